@@ -448,12 +448,12 @@ class Identity(_message.Message):
     def __init__(self, program: _Optional[str] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class ViewStarted(_message.Message):
-    __slots__ = ("view", "revision")
+    __slots__ = ("view", "terms")
     VIEW_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
-    revision: int
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
+    terms: Terms
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ...) -> None: ...
 
 class PhaseProgress(_message.Message):
     __slots__ = ("over", "holders")

@@ -114,8 +114,7 @@ def plan_request(
     if refusal or not externals:
         return replace(plan, refusal=refusal)
     # Barriers carry out the request; joiners start between them.
-    batch = context.batch or 0
-    terms, missing = Terms(global_batch_size=batch, batch_per_peer=batch / before.size), 0
+    terms, missing = _batch_terms(cluster.terms, context.batch or 0, size=before.size), 0
     requests = tuple(replace(one, sizes=after_log.sizes) for one in externals[:1])
     offer = None
     for _ in range(_BARRIERS):
@@ -135,6 +134,14 @@ def plan_request(
         missing=missing,
         batch_after=None if context.batch is None else terms.global_batch_size,
     )
+
+
+def _batch_terms(began: Terms, batch: int, *, size: int) -> Terms:
+    """The terms of the batch in force, by those with which the view began and the measured batch."""
+    # If a limit has capped the batch, the intended share of each peer is larger. If a rule has set another batch since
+    # then, all peers share that batch.
+    share = began.batch_per_peer if batch == began.global_batch_size else batch / size
+    return Terms(batch, share, max_global_batch=began.max_global_batch)
 
 
 def _offer(cluster: Cluster, decision: Decision, now: float) -> tuple[Cluster, JoinerOffer]:

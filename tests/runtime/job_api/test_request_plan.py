@@ -21,6 +21,7 @@ from kungfu.runtime.core.request import (
 )
 from kungfu.runtime.core.requests.admission import AdmissionContext
 from kungfu.runtime.core.requests.request_log import RequestLog, react
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.request_plan import PlannedPeer, RefusedSizes, RequestPlan, plan_request
 from kungfu.runtime.settings import Deadlines, Limits
@@ -56,6 +57,28 @@ def test_with_the_local_batch_kept_the_whole_one_grows() -> None:
     plan = planned(Resize(5, "local_batch_size"), **job(0, 1, 2))
     assert (plan.batch_before, plan.batch_after) == (12, 20)
     assert planned(Resize(4, "local_batch_size"), **job(0, 1, 2, batch=None)).batch_after is None
+
+
+@pytest.mark.parametrize(
+    ("terms", "action", "batch_after"),
+    [
+        # The limit caps the batch of five peers with 4 samples each, and a larger batch does not grow.
+        (Terms(12, 4.0, max_global_batch=16), Resize(5, "local_batch_size"), 16),
+        (Terms(12, 4.0, max_global_batch=8), Resize(5, "local_batch_size"), 12),
+        (Terms(12, 4.0, max_global_batch=16), Resize(5), 12),
+        (Terms(12, 4.0, max_global_batch=16), ScaleOut(2, "local_batch_size"), 16),
+        # Three peers with 6 samples each, capped at 12: two peers have 6 each again.
+        (Terms(12, 6.0, max_global_batch=12), Resize(2, "local_batch_size"), 12),
+        (Terms(12, 6.0, max_global_batch=12), Resize(1, "local_batch_size"), 6),
+        # A rule has set 12 samples since the view began with 30.
+        (Terms(30, 10.0, max_global_batch=16), Resize(5, "local_batch_size"), 16),
+        (Terms(30, 10.0, max_global_batch=16), Resize(1, "local_batch_size"), 4),
+    ],
+)
+def test_the_limit_of_the_batch_and_the_intended_shares_count(terms: Terms, action: Request, batch_after: int) -> None:
+    given = job(0, 1, 2)
+    given["cluster"] = replace(given["cluster"], terms=terms)
+    assert planned(action, **given).batch_after == batch_after
 
 
 def test_a_smaller_size_lets_slow_peers_leave_first() -> None:

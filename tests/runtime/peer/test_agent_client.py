@@ -97,7 +97,7 @@ GROWING = Decision(View(2, (ME,)), Terms(64, 32.0, target_size=5), 5)
 
 
 def test_the_agent_hears_what_a_peer_goes_through() -> None:
-    ready, started = PeerProgressed(ME, True, Identity("digest", "2 threads")), ViewStarted(View(2, (ME,)))
+    ready, started = PeerProgressed(ME, True, Identity("digest", "2 threads")), ViewStarted(GROWING.view, GROWING.terms)
     with attached() as (agent_client, agent):
         for event in (ready, GROWING, started):
             agent_client.report(event)

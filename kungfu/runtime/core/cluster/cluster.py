@@ -9,6 +9,7 @@ from signal import Signals
 from kungfu.runtime.core.cluster.events import Command, LossReport, PeerProgressed
 from kungfu.runtime.core.failure import Exit
 from kungfu.runtime.core.program_identity import Identity
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
@@ -192,6 +193,7 @@ class Cluster:
     # The program and machine of the first peer of the first view; renewed for each phase.
     identity: Identity = field(default_factory=Identity)
     phases: Phases = field(default_factory=Phases)
+    terms: Terms = field(default_factory=Terms)  # the terms with which the view began
 
     @property
     def alive(self) -> frozenset[int]:

@@ -14,6 +14,7 @@ from kungfu.runtime.core.failure import Exit, ExitKind
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.request import Asked
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 
 
@@ -41,10 +42,10 @@ class ProgramDiffers:
 
 @dataclass(frozen=True)
 class ViewStarted:
-    """A view has begun to train. ``revision`` is the revision of the limits of the size in its terms."""
+    """A view has begun to train, with these terms."""
 
     view: View
-    revision: int = 0
+    terms: Terms = field(default_factory=Terms)
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def _on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) ->
     goal = event.view.size if left else max(cluster.hosts.goal, event.view.size)
     # Removed peers also report their removal, but a request that comes before the report must avoid their slots.
     hosts = placement.with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
-    cluster = replace(cluster, hosts=hosts)
+    cluster = replace(cluster, hosts=hosts, terms=event.terms)
     begins = cluster.phases.is_forming and cluster.view == event.view
     cluster, commands = phases.on_phase_began(cluster, now) if begins else recovery.on_view_started(cluster, event, now)
     cluster, spawns = joiners.spawn_queued(_forget_ended(cluster), now)

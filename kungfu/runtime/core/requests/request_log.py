@@ -328,7 +328,7 @@ def _with_hold_ended(log: RequestLog, event: Event, now: float) -> LogTransition
             sizes = log.sizes.changed(replace(log.sizes, hold=None))
             return replace(log, sizes=sizes), [_notice(f"the end of the hold at {hold.size}")]
         # The view has begun without them, since its coordinator was lost with the message, or is a joiner.
-        case ViewStarted(revision=revision) if revision < log.sizes.revision:
+        case ViewStarted(terms=terms) if terms.sizes.revision < log.sizes.revision:
             return log, [_notice("the limits of the size")]
     return log, []
 

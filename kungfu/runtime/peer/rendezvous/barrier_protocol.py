@@ -150,7 +150,7 @@ class BarrierProtocol:
             terms = entering.terms if make_terms is None else make_terms()
             begun = None if make_terms is None else from_decision(Decision(view, terms))
             # The agent is notified first: no peer may know of a view that its agent does not know.
-            self.agent_client.report(ViewStarted(view, terms.sizes.revision))
+            self.agent_client.report(ViewStarted(view, terms))
             return pb.Admission(decision=begun)
 
         with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:

@@ -33,6 +33,7 @@ from kungfu.runtime.core.cluster.events import (
 )
 from kungfu.runtime.core.cluster.transitions import react, start_job
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
+from kungfu.runtime.core.terms import Terms
 from tests.runtime.core.cluster.cluster_steps import (
     JOB_LIMITS,
     USUAL,
@@ -120,8 +121,9 @@ def test_joiners_are_spawned_under_new_ids_and_offered_together() -> None:
     assert commands == more == []
     cluster, commands = after(cluster, ready(2), now=15.0)
     assert commands == [JoinerOffer((peer(2), peer(3)), parts={"spawn": 2.0, "ready": 3.0})]
-    cluster, commands = after(cluster, ViewStarted(view_of(0, 1, 2, 3, version=2)))
-    assert (commands, dict(cluster.starting)) == ([], {})
+    terms = Terms(64, 16.0, max_global_batch=100)
+    cluster, commands = after(cluster, ViewStarted(view_of(0, 1, 2, 3, version=2), terms))
+    assert (commands, dict(cluster.starting), cluster.terms) == ([], {}, terms)
 
 
 def test_who_was_started_and_not_needed_is_dismissed_when_the_others_train() -> None:

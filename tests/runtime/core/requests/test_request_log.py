@@ -29,6 +29,7 @@ from kungfu.runtime.core.requests import request_log
 from kungfu.runtime.core.requests.admission import AdmissionContext
 from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, TimedStep
 from kungfu.runtime.core.size_limits import Hold, SizeLimits
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
@@ -411,10 +412,11 @@ def test_a_refused_size_tells_of_its_hold_only_while_that_lasts(
 def test_a_coordinator_whose_view_began_without_the_newest_limits_is_told() -> None:
     job = held(2, math.inf)
     job.view = view(2, 1, 2)
-    assert job.hears(ViewStarted(job.view, revision=1)) == []
-    assert job.hears(ViewStarted(job.view, revision=0)) == [notice("the limits of the size")]
+    newest = ViewStarted(job.view, Terms(sizes=SizeLimits(revision=1)))
+    assert job.hears(newest) == []
+    assert job.hears(ViewStarted(job.view)) == [notice("the limits of the size")]
     job.asked("r", Leave((2,)))
-    assert job.hears(ViewStarted(job.view, revision=1)) == [notice("the limits of the size"), job.sent[-3]], "both"
+    assert job.hears(newest) == [notice("the limits of the size"), job.sent[-3]], "both"
 
 
 @pytest.mark.parametrize("action", [Resize(3, "local_batch_size"), SetLimits(3, keep="local_batch_size")])
@@ -423,7 +425,7 @@ def test_a_size_that_is_sent_again_needs_no_notice_which_would_keep_another_batc
     job.asked("free", Release())
     job.asked("r", action)
     again, job.view = job.sent[-1], view(2, 1)
-    assert job.hears(ViewStarted(job.view, revision=0)) == [again]
+    assert job.hears(ViewStarted(job.view)) == [again]
 
 
 def test_limits_that_are_moved_hold_at_once_and_a_size_outside_them_is_awaited() -> None:
