@@ -15,7 +15,8 @@ from kungfu.control.action import (
     Stop,
 )
 from kungfu.control.budget import Budget
-from kungfu.control.hill_climbing import Growth, SizeEstimate, Walk, check_peers, hill_climb, settle, settled_walk
+from kungfu.control.hill_climbing import Growth, Walk, check_peers, hill_climb, settle, settled_walk
+from kungfu.control.measured_sizes import SizeEstimate
 from kungfu.control.rate_limit import Cooldown
 from kungfu.control.rule import Rule
 from kungfu.control.trigger import AtRescale, Trigger, always, every, on_rescale

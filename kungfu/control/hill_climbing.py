@@ -1,13 +1,8 @@
 """Hill climbing from cluster size to cluster size, by measurements at the sizes visited before.
 
-A size is compared with a smaller size by an *advantage*, which is above 0 if the additional peers are worth it. The
-measurements are noisy, so the advantage has a standard error, and only an advantage beyond three times that error
-decides:
-
-- the size *passes* if the advantage exceeds three times the error, and *fails* if it is at most minus that;
-- otherwise the comparison is open. The walk waits for more samples, up to a limit; then it goes one unit further, and
-  compares that size with all smaller sizes: over twice the distance, the error counts half as much. So a criterion
-  fails only if failure was shown, in line with the paper's "the point before the conditions first begin to fail".
+While the comparisons of a size with the smaller sizes are open (see ``control.measured_sizes``), the walk waits for
+more samples, up to a limit; then it goes one unit further. So a criterion fails only if failure was shown, in line with
+the paper's "the point before the conditions first begin to fail".
 
 A failure over several units shows that the last size is too large, not which smaller size is best. The walk returns to
 the last size that is no worse than the distant size against which the last size failed.
@@ -16,50 +11,19 @@ the last size that is no worse than the distant size against which the last size
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from kungfu.control.measured_sizes import Advantage, BestSize, MeasuredSizes, SizeEstimate, Verdict
 from kungfu.errors import PolicyError
-from kungfu.ops import any as any_of
-from kungfu.ops import argmax, argmin, cast, clip, fold, is_finite, maximum, minimum, places, sqrt, where
+from kungfu.ops import clip, fold, is_finite, maximum, minimum, where
 from kungfu.signal import Signal, SizeStatistics, Source
 from kungfu.signal.whole_number import is_whole_number
 
 Growth = Literal["linear", "exponential"]
 """The steps of a walk that grows: one unit at a time, or one, two, four units and so on."""
 
-_ERRORS = 3.0  # standard errors beyond which a difference is significant
-_ROUNDING = 2e-6  # relative rounding error of a mean summed in float32
-_LEAST_NUDGE = 1e-12  # so that a mean of 0 without noise has a slope
 _LEAST_SAMPLES = 10  # of a size, whatever the interval of decisions
-
-
-@dataclass(frozen=True)
-class SizeEstimate:
-    """The measurements at a cluster size, or at a vector of sizes.
-
-    Attributes:
-        peers: The size: float32.
-        mean: The mean of the samples; NaN if the size was not measured.
-        standard_error: The standard error of that mean.
-    """
-
-    peers: Signal
-    mean: Signal
-    standard_error: Signal
-
-    @property
-    def nudge(self) -> Signal:
-        """The change of the mean for a difference quotient: the standard error, but at least 1/1000 of the mean."""
-        return maximum(maximum(self.standard_error, abs(self.mean) * 1e-3), _LEAST_NUDGE)
-
-    def nudged(self) -> SizeEstimate:
-        """The estimate with its mean increased by `nudge`."""
-        return SizeEstimate(self.peers, self.mean + self.nudge, self.standard_error)
-
-
-Advantage = Callable[[SizeEstimate, SizeEstimate], Signal]
 
 
 @dataclass(frozen=True)
@@ -79,128 +43,6 @@ class Walk:
     more: SizeEstimate
     gain: Signal
     gain_error: Signal
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    """The verdict on a size by its comparisons with smaller sizes: on the peers that it adds to these sizes.
-
-    Attributes:
-        size: The size that is judged.
-        passed: True if the added peers are shown to be worth it.
-        failed: True if the added peers are shown not to be worth it.
-        base: The smaller size whose comparison gives the verdict; the next smaller one while all comparisons are open,
-            and 0 if no smaller size was measured.
-        passes: For each smaller size, true if the peers added to it are shown to be worth it.
-        fails: For each smaller size, true if the peers added to it are shown not to be worth it.
-    """
-
-    size: Signal
-    passed: Signal
-    failed: Signal
-    base: Signal
-    passes: Signal
-    fails: Signal
-
-
-@dataclass(frozen=True)
-class _Best:
-    """The best size below a size that failed: the largest one that is no worse than a base, within one standard error.
-
-    The base is the smallest size against which the failing size fails as well, with no passing comparison in between:
-    over more peers, an error counts less. One standard error offsets two biases: the base was found because it was
-    measured high, and the failing size because it was measured low.
-
-    Attributes:
-        size: The best size, at least the base.
-        base: The base.
-        gains: True if a size between the base and the failing size has a gain over the base.
-        is_shown: True if such a gain is shown.
-    """
-
-    size: Signal
-    base: Signal
-    gains: Signal
-    is_shown: Signal
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """The table of a walk, and comparisons between its entries; an entry counts only with at least `enough` samples."""
-
-    advantage: Advantage
-    table: SizeStatistics
-    enough: int
-
-    @property
-    def sizes(self) -> Signal:
-        """The cluster size of each entry of the table."""
-        return places(self.table.count)
-
-    @property
-    def known(self) -> Signal:
-        """True for each entry of the table that has enough samples."""
-        return self.table.count >= self.enough
-
-    def first(self, which: Signal) -> Signal:
-        """The smallest of the selected sizes: int64, 0 if no size is selected."""
-        return argmin(where(which, cast(self.sizes, "float32"), math.nan))
-
-    def last(self, which: Signal) -> Signal:
-        """The largest of the selected sizes: int64, 0 if no size is selected."""
-        return argmax(where(which, cast(self.sizes, "float32"), math.nan))
-
-    def at(self, size: Signal) -> SizeEstimate:
-        """The estimate at one size."""
-        return SizeEstimate(cast(size, "float32"), self.table.mean[size], self.table.standard_error[size])
-
-    def all(self) -> SizeEstimate:
-        """The estimates at all sizes."""
-        return SizeEstimate(cast(self.sizes, "float32"), self.table.mean, self.table.standard_error)
-
-    def compare(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal]:
-        """Compares two sizes by the advantage and its error; without noise, an advantage of 0 fails.
-
-        Returns:
-            Two truth values: the first is true if the additional peers of `more` are shown to be worth it, the second
-            if they are shown not to be. If both are false, the comparison is open. A gain within float32 rounding
-            counts as 0.
-        """
-        gain, error, rounding = self.gain(fewer, more)
-        margin = _ERRORS * error
-        return (gain > margin) & (gain > rounding), gain <= rounding - margin
-
-    def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
-        """The advantage of `more`, its standard error (linear propagation from both means), and its rounding error."""
-        gain = self.advantage(fewer, more)
-        by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
-        by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
-        in_fewer, in_more = by_fewer * fewer.standard_error, by_more * more.standard_error
-        rounding = _ROUNDING * (abs(by_fewer * fewer.mean) + abs(by_more * more.mean))
-        return gain, sqrt(in_fewer * in_fewer + in_more * in_more), rounding
-
-    def verdict(self, size: Signal, *, reach: int) -> _Verdict:
-        """The verdict on a size, by the nearest smaller size whose comparison with it is not open. But one failure
-        against a size at most `reach` peers smaller is enough for "failed". Sizes below half are not compared, except
-        for the next smaller size: on a curve that bends, the mean gain since then is not that of the last peers."""
-        smaller = self.known & (self.sizes < size) & self.known[size]
-        below = smaller & ((2 * self.sizes >= size) | (self.sizes == self.last(smaller)))
-        passes, fails = (below & one for one in self.compare(self.all(), self.at(size)))
-        nearest, near = self.last(passes | fails), fails & (self.sizes >= size - reach)
-        failed = any_of(near) | fails[nearest]
-        base = where(nearest > 0, nearest, self.last(below))
-        base = where(any_of(near), self.last(near), base)
-        return _Verdict(size, passes[nearest] & ~failed, failed, base, passes, fails)
-
-    def best(self, failing: _Verdict) -> _Best:
-        """The size to return to from a size that failed."""
-        passing = self.last(failing.passes & (self.sizes < failing.base))
-        base = self.first(failing.fails & (self.sizes > passing) & (self.sizes <= failing.base))
-        gain, error, rounding = self.gain(self.at(base), self.all())
-        between = self.known & (self.sizes > base) & (self.sizes < failing.size)
-        gains = between & (gain > rounding)
-        best = maximum(base, self.last(between & (gain > rounding - error)))
-        return _Best(best, base, any_of(gains), any_of(gains & (gain > _ERRORS * error)))
 
 
 @dataclass(frozen=True)
@@ -246,9 +88,9 @@ class _Situation:
     below: Signal
     above: Signal
     top: Signal
-    here: _Verdict
-    there: _Verdict
-    summit: _Verdict
+    here: Verdict
+    there: Verdict
+    summit: Verdict
 
     @property
     def is_top(self) -> Signal:
@@ -256,19 +98,19 @@ class _Situation:
         return self.above == 0
 
     @property
-    def failing(self) -> _Verdict:
+    def failing(self) -> Verdict:
         """The verdict on the failing size that bounds the walk; a verdict that has not failed if no size failed."""
         return _chosen(self.here.failed, self.here, _chosen(self.summit.failed, self.summit, self.there))
 
     @property
-    def largest(self) -> _Verdict:
+    def largest(self) -> Verdict:
         """The verdict on the largest of the three sizes."""
         return _chosen(self.is_top, self.here, self.summit)
 
 
-def _chosen(flag: Signal, one: _Verdict, other: _Verdict) -> _Verdict:
+def _chosen(flag: Signal, one: Verdict, other: Verdict) -> Verdict:
     """The first verdict where the flag is true, else the second one."""
-    return _Verdict(*(where(flag, vars(one)[name], vars(other)[name]) for name in vars(one)))
+    return Verdict(*(where(flag, vars(one)[name], vars(other)[name]) for name in vars(one)))
 
 
 def hill_climb(
@@ -327,14 +169,22 @@ def hill_climb(
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.1 and figure 3; section 8 for
         the exponential schedule.
     """
+    measured = MeasuredSizes(advantage, table, min_samples)
     return _walk(
-        _Measured(advantage, table, min_samples), unit=unit, growth=growth, min_peers=min_peers, max_peers=max_peers,
-        look_ahead=look_ahead, max_samples=max_samples,
+        measured, unit=unit, growth=growth, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
+        max_samples=max_samples,
     ).size  # fmt: skip
 
 
 def _walk(
-    measured: _Measured, *, unit: int, growth: Growth, min_peers: int, max_peers: int, look_ahead: int, max_samples: int
+    measured: MeasuredSizes,
+    *,
+    unit: int,
+    growth: Growth,
+    min_peers: int,
+    max_peers: int,
+    look_ahead: int,
+    max_samples: int,
 ) -> Walk:
     """The walk within its own limits and those of the job; raises `PolicyError` if a number is out of range."""
     check_peers(min_peers=min_peers, max_peers=max_peers)
@@ -354,7 +204,7 @@ def _walk(
 class _Climb:
     """The rule that finds the next size of a walk."""
 
-    measured: _Measured
+    measured: MeasuredSizes
     schedule: _Schedule
     look_ahead: int
 
@@ -390,7 +240,7 @@ class _Climb:
         reach = (1 + self.look_ahead) * self.schedule.unit
         return _Situation(size, below, above, top, *(measured.verdict(one, reach=reach) for one in (size, above, top)))
 
-    def _after_failure(self, at: _Situation, best: _Best, climbs: Signal) -> Signal:
+    def _after_failure(self, at: _Situation, best: BestSize, climbs: Signal) -> Signal:
         """The next size if a size failed: the best size, a size on the way to it, or one below all measured sizes."""
         known, sizes, failing = self.measured.known, self.measured.sizes, at.failing
         low = minimum(best.size, at.size)
@@ -439,7 +289,7 @@ class _Climb:
         bottom = self.measured.first(known)
         return bottom, self.schedule.below(bottom, self.measured.first(known & (sizes > bottom)))
 
-    def _compared(self, judged: _Verdict, wanted: Signal) -> Walk:
+    def _compared(self, judged: Verdict, wanted: Signal) -> Walk:
         """The walk to the wanted size, with the comparison that gives a verdict."""
         is_compared = judged.base > 0
         fewer = self.measured.at(where(is_compared, judged.base, Source("size")))
@@ -490,7 +340,7 @@ def settled_walk(
     """
     samples = max(every, _LEAST_SAMPLES)
     walk = _walk(
-        _Measured(advantage, table, samples), unit=unit, growth=growth, min_peers=min_peers, max_peers=max_peers,
+        MeasuredSizes(advantage, table, samples), unit=unit, growth=growth, min_peers=min_peers, max_peers=max_peers,
         look_ahead=look_ahead, max_samples=3 * samples,
     )  # fmt: skip
     return replace(walk, size=settle(walk.size, every=every, ready=view_steps >= 6 * samples, moved=moved))
