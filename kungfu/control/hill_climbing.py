@@ -141,10 +141,11 @@ def hill_climb(
     If sizes between two measured sizes were skipped, the walk halves the range on its way, in multiples of u, until the
     last unit of the final size is judged. With more peers than `max_peers`, the next size is `max_peers` at once.
 
-    The job grows as soon as k passes against the next smaller size, or without a comparison; any other decision takes
-    `max_samples` samples. Sizes outside the job's limits, and the size that was refused last, are skipped. The final
-    size is a local optimum: sizes beyond a failing size are tried only with `look_ahead`. The result is a float32
-    scalar, in peers, equal on all peers if the table is; NaN while the walk waits for samples.
+    The job grows without a comparison, or as soon as k passes, by one unit or by several, and its estimated gain over
+    the next smaller size is above 0; any other decision takes `max_samples` samples. Sizes outside the job's limits,
+    and the size that was refused last, are skipped. The final size is a local optimum: sizes beyond a failing size are
+    tried only with `look_ahead`. The result is a float32 scalar, in peers, equal on all peers if the table is; NaN
+    while the walk waits for samples.
 
     Args:
         advantage: ``advantage(fewer, more)`` of two `SizeEstimate` is the gain of the larger size over the smaller
@@ -220,8 +221,10 @@ class _Climb:
         middle = self.schedule.between(at.below, size)
         wanted = where((wanted == size) & (at.below > 0) & (middle > at.below), middle, wanted)
         wanted = where(wanted == refused, size, wanted)
-        # Growth after a clear gain, or without a comparison, needs few samples.
-        is_clear = where(at.is_top, (at.here.passed & (at.here.base == at.below)) | (at.below == 0), at.there.passed)
+        # Growth after a clear gain, or without a comparison, needs few samples. A gain over several units is enough if
+        # the estimate of the last unit agrees: by Amdahl's law both have one efficiency, and the first a smaller error.
+        gain, _, rounding = measured.gain(measured.at(at.below), measured.at(size))
+        is_clear = where(at.is_top, (at.here.passed & (gain > rounding)) | (at.below == 0), at.there.passed)
         is_clear = is_clear & ~at.here.failed
         decided = (measured.table.count[size] >= max_samples) | (is_clear & (wanted > size))
         wanted = clip(wanted * 1.0, self.schedule.fewest, self.schedule.most)

@@ -203,6 +203,21 @@ def test_what_is_open_over_one_unit_is_judged_over_several() -> None:
     assert wanted(most, size=6, advantage=per_peer) == 3  # over three: -1 with an error of 0.28
 
 
+def test_a_gain_over_several_units_needs_few_samples_if_the_last_unit_has_a_gain_too() -> None:
+    # By Amdahl's law the fourth to the eighth peer add 0.9 / 1.7 = 0.53 each, as does the eighth; the errors are 0.02
+    # over four units, and 0.1 over one.
+    sizes = {size: size / (1 + 0.1 * (size - 1)) for size in range(4, 9)}
+    errors = {size: 0.01 * mean for size, mean in sizes.items()}
+
+    def asked(required: float, **changed: float) -> float:
+        measured = table({**sizes, 8: sizes[8] * changed.get("last", 1.0)}, errors=errors, count=10)
+        return wanted(measured, size=8, advantage=efficiency(required), limits=(1, 16))
+
+    assert [asked(required) for required in (0.4, 0.5)] == [9, pytest.approx(NAN, nan_ok=True)]
+    # With 2 % less throughput, the last peer adds 0.39 only, and so it is judged by more samples.
+    assert math.isnan(asked(0.4, last=0.98))
+
+
 def test_it_looks_beyond_a_size_that_fails_where_it_is_asked_to() -> None:
     dip = {**worth_up_to(20), 4: False}  # the fifth peer costs what the sixth brings
     assert walked(dip, start=2)[-1] == 4
