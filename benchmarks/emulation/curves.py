@@ -166,16 +166,26 @@ def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
     return (other[1] - one[1]) / (other[0] - one[0])
 
 
-def best_size(curve: Curve, *, efficiency: float, unit: int = 1) -> int:
-    """The size at which a scaling-efficiency rule stops on a curve without noise, starting from the least size.
+def best_size(curve: Curve, *, efficiency: float, unit: int = 1, start: int | None = None) -> int:
+    """The size at which the paper's schedule stops on a curve without noise: up from the start, or else down.
 
-    >>> best_size(Curve("stops", {1: 100.0, 2: 190.0, 3: 200.0, 4: 400.0}), efficiency=0.25)
-    2
+    The start is the least size by default. On a curve with dips, each start may have another best size.
+
+    >>> stops = Curve("stops", {1: 100.0, 2: 190.0, 3: 200.0, 4: 400.0})
+    >>> [best_size(stops, efficiency=0.25, start=one) for one in (1, 2, 3, 4)]
+    [2, 2, 4, 4]
     """
-    size, table = curve.least, curve.throughput
-    while size + unit in table:
-        added = (table[size + unit] - table[size]) / unit
-        if not added / (table[size] / size) > efficiency:
-            break
-        size += unit
+    size, table = curve.least if start is None else start, curve.throughput
+
+    def pays(fewer: int) -> bool:
+        """True if `unit` peers more than ``fewer`` have more than the required efficiency."""
+        return (table[fewer + unit] - table[fewer]) / unit / (table[fewer] / fewer) > efficiency
+
+    top = size
+    while top + unit in table and pays(top):
+        top += unit
+    if top > size:
+        return top
+    while size - unit in table and not pays(size - unit):
+        size -= unit
     return size

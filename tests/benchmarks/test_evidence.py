@@ -23,7 +23,7 @@ def curves():
 
 
 def test_autoscaling_has_a_job_for_each_start_and_a_policy_that_can_be_named() -> None:
-    cases = autoscaling.cases(curves(), seconds=30.0)
+    cases = autoscaling.cases(curves(), seconds=30.0, kind="majorant")
     assert [(one.application, one.start) for one in cases] == [
         ("CIFAR-10", 2), ("CIFAR-10", 4), ("CIFAR-10", 8), ("ImageNet", 2), ("ImageNet", 8), ("ImageNet", 16),
     ]  # fmt: skip
@@ -33,16 +33,25 @@ def test_autoscaling_has_a_job_for_each_start_and_a_policy_that_can_be_named() -
     assert fastest == pytest.approx([30.0, 120.0], rel=1e-4)
 
 
+def test_on_a_measured_curve_with_a_dip_the_best_size_is_that_of_the_start_at_the_efficiency_of_the_paper() -> None:
+    dipped = dict(curves()["CIFAR-10"].throughput) | {3: 5000.0, 4: 5800.0, 5: 5600.0}
+    measured = {**curves(), "CIFAR-10": replace(curves()["CIFAR-10"], throughput=dipped)}
+    cases = autoscaling.cases(measured, seconds=30.0, kind="measured")
+    assert [one.best for one in cases] == [2, 4, 6, 16, 16, 16]
+    assert all("efficiency=0.1," in one.task.policy for one in cases)
+    assert cases[0].task.work.curve.throughput[3] == pytest.approx(5000.0 * 20 / autoscaling.SAMPLES_EACH["CIFAR-10"])
+
+
 def test_an_emulated_step_takes_as_long_as_its_samples_by_the_curve_divided_by_20() -> None:
     measured = curves()
-    for case in autoscaling.cases(measured, seconds=30.0):
+    for case in autoscaling.cases(measured, seconds=30.0, kind="majorant"):
         batch = case.task.work.batch_at(case.start) * autoscaling.SAMPLES_EACH[case.application]
         expected = batch / measured[case.application].smoothed().throughput[case.start] / 20
         assert case.task.work.step_s(case.start) == pytest.approx(expected)
 
 
 def test_the_distance_is_from_the_best_size_and_what_is_saved_from_the_static_twin() -> None:
-    case = autoscaling.cases(curves(), seconds=30.0)[2]
+    case = autoscaling.cases(curves(), seconds=30.0, kind="majorant")[2]
     result = autoscaling.Result(case, ran(case.static_s / 2, size=4, peer_seconds=2 * case.static_s), 0.01)
     assert (result.distance, result.time_saved, result.gpu_time_saved) == (2.0, 0.5, 0.75)
     told = autoscaling.figures([result, replace(result, run=replace(result.run, sizes=(8, 1)))])

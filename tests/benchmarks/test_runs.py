@@ -51,7 +51,7 @@ def test_it_gives_its_figures(words: list[str], figure: str, tmp_path: Path) -> 
 
 BAD_SECONDS = (["--seconds", "0"], ["--seconds", "nan"], ["--seconds", "much"], ["--unknown"])
 BAD_TURNS = (["--rounds", "1"], ["--steps", "15"], ["--ways", "slow"])
-BAD = {autoscaling: BAD_SECONDS, stragglers: BAD_SECONDS, keras: BAD_TURNS}
+BAD = {autoscaling: (*BAD_SECONDS, ["--curves", "raw"]), stragglers: BAD_SECONDS, keras: BAD_TURNS}
 
 
 @pytest.mark.parametrize(("module", "words"), [(module, words) for module, several in BAD.items() for words in several])

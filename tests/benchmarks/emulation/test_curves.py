@@ -78,3 +78,10 @@ def test_the_best_size_is_the_last_one_before_the_efficiency_fails() -> None:
     assert [best_size(curve, efficiency=one) for one in (0.2, 0.3, 0.5, 0.9)] == [5, 3, 2, 1]
     assert [best_size(curve, efficiency=one, unit=2) for one in (0.5, 0.7)] == [5, 1]
     assert best_size(amdahl(100.0, serial=0.0, most=6), efficiency=0.99) == 6
+
+
+def test_from_a_start_from_which_growth_fails_the_best_size_is_below() -> None:
+    curve = Curve("dipped", {1: 100.0, 2: 180.0, 3: 200.0, 4: 190.0, 5: 280.0})
+    # The third peer adds 20 / (180 / 2) = 0.22 of a peer, so 3 peers return to 2; the fifth adds 90 / (190 / 4) = 1.9.
+    assert [best_size(curve, efficiency=0.3, start=one) for one in (1, 2, 3, 4, 5)] == [2, 2, 2, 5, 5]
+    assert best_size(curve, efficiency=-1.0, start=3) == 5
