@@ -33,7 +33,7 @@ def test_autoscaling_has_a_job_for_each_start_and_a_policy_that_can_be_named() -
     assert fastest == pytest.approx([30.0, 120.0], rel=1e-4)
 
 
-def test_on_a_measured_curve_with_a_dip_the_best_size_is_that_of_the_start_at_the_efficiency_of_the_paper() -> None:
+def test_on_a_curve_with_a_dip_the_best_size_depends_on_the_start() -> None:
     dipped = dict(curves()["CIFAR-10"].throughput) | {3: 5000.0, 4: 5800.0, 5: 5600.0}
     measured = {**curves(), "CIFAR-10": replace(curves()["CIFAR-10"], throughput=dipped)}
     cases = autoscaling.cases(measured, seconds=30.0, kind="measured")
