@@ -13,9 +13,10 @@ from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies, explain, explain_json
 from kungfu.compiler.explain.units import units_of
 from kungfu.control import Budget
+from kungfu.monitor.noise_scale import noise_scale_estimate
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import at_most, policy, shadow
-from kungfu.signal import Signal, TrainingSignals, fold, topological
+from kungfu.signal import Filled, Signal, TrainingSignals, fold, topological
 from tests.compiler.small import ignore, plan_of, plan_showing
 
 
@@ -98,6 +99,16 @@ def test_two_variables_of_one_name_are_told_apart() -> None:
     assert "value_2 = mean_loss * 3: " in text
 
 
+def entries(training: Any) -> Signal:
+    """A fold whose vector holds the seconds of a step, the samples per second of the step before, and its samples."""
+
+    def update(state: Signal, seconds: Signal, samples: Signal) -> Signal:
+        moved = ops.scatter(state, 1, ops.where(state[0] > 0, state[2] / state[0], 0.0))
+        return ops.scatter(ops.scatter(moved, 0, seconds), 2, samples)
+
+    return fold(update, Filled(3, 0.0), training.step_seconds, training.samples)
+
+
 @pytest.mark.parametrize(
     ("make", "unit"),
     [
@@ -125,6 +136,16 @@ def test_two_variables_of_one_name_are_told_apart() -> None:
         (lambda t: ops.maximum(t.samples, ops.cast(t.size > 1, "int64")), "samples"),
         (lambda t: t.samples.previous(), "samples"),
         (lambda t: t.samples.previous(on_rescale="reset") / t.step_seconds, "samples/s"),
+        (lambda t: t.samples.previous().previous(), "samples"),
+        (lambda t: fold(lambda product, x: product * x, 1.0, t.samples), ""),
+        (lambda t: entries(t)[0], "s"),
+        (lambda t: entries(t)[2], "samples"),
+        (lambda t: entries(t)[1], "samples/s"),
+        (lambda t: entries(t)[1] * entries(t)[0], "samples"),
+        (lambda t: entries(t)[t.size], ""),
+        (lambda t: ops.sum(entries(t)), ""),
+        (lambda t: noise_scale_estimate(t).value, "samples"),
+        (lambda t: noise_scale_estimate(t).standard_error, "samples"),
     ],
 )
 def test_a_unit_follows_from_those_of_the_sources_or_is_not_told(make: Callable[[Any], Signal], unit: str) -> None:

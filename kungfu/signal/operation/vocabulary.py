@@ -19,7 +19,7 @@ from kungfu.signal.operation import numpy_kernels as kernels
 from kungfu.signal.operation import rules
 from kungfu.signal.operation.rules import SignalType, TypeRule, Typing
 
-UnitRule = Literal["", "none", "same", "common", "chosen", "scattered", "product", "quotient", "root"]
+UnitRule = Literal["", "none", "same", "common", "chosen", "entry", "scattered", "product", "quotient", "root"]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ _ROWS = (
     Operation("to_int64", rules.cast_to("int64"), kernels.whole, "kernels.whole", unit="same"),
     Operation("to_float32", rules.cast_to("float32"), np.float32, "kernels.to_float32", unit="same"),
     # vectors
-    Operation("take", rules.entry, kernels.take, "kernels.take", unit="same"),
+    Operation("take", rules.entry, kernels.take, "kernels.take", unit="entry"),
     Operation("push", rules.shifted, kernels.push, "kernels.push", unit="common"),
     Operation("scatter", rules.scattered, kernels.scatter, "kernels.scatter", unit="scattered"),
     Operation("fill", rules.filled, kernels.fill, "kernels.fill", unit="same"),

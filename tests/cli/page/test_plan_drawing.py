@@ -36,7 +36,7 @@ def test_a_policy_is_drawn_from_what_it_reads_through_its_monitor_to_its_rule() 
     nodes = drawing["nodes"]
     noise, rule = ([node["label"] for node in nodes].index(name) for name in ("noise_scale", "gns_batch"))
     shown = {key: nodes[noise][key] for key in ("kind", "unit", "placement", "how")}
-    monitor = {"kind": "monitor", "unit": "", "placement": "agreed", "how": "monitor.noise_scale_estimate"}
+    monitor = {"kind": "monitor", "unit": "samples", "placement": "agreed", "how": "monitor.noise_scale_estimate"}
     assert shown == monitor
     reads = {nodes[one]["label"] for one, other in drawing["edges"] if other == noise}
     assert {"grads", "mean_grads", "samples"} <= reads
