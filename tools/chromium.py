@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import http.server
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-__all__ = ["chromium", "is_installed", "look_at"]
+__all__ = ["chromium", "is_installed", "look_at", "serving"]
 
 _PROGRAMS = ("chromium", "chromedriver")
 _WITHIN_S = 60
@@ -58,3 +61,17 @@ def look_at(driver: webdriver.Chrome, size: tuple[int, int], *, scheme: str = "l
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     likes = [{"name": "prefers-color-scheme", "value": scheme}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen", "features": likes})
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serves a folder of pages to browsers on this machine, and yields its address."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()

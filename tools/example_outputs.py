@@ -38,7 +38,7 @@ class Example:
         file: The file in examples/.
         text: The description of the example.
         command: The command, as lines for a shell.
-        shows: Regular expressions for lines of the output that are always shown.
+        shows: Regular expressions, each for lines of the output of which the first and the last are always shown.
     """
 
     title: str
@@ -136,20 +136,18 @@ def output_of(example: Example, folder: Path) -> str:
 
 
 def shortened(example: Example, output: str) -> list[str]:
-    """The lines of an output; if long, its beginning, its end, the lines of ``shows``, and some decisions and
-    changes."""
+    """The lines of an output; if long, its beginning, its end, the first and the last line of each pattern of
+    ``shows``, and some decisions and changes."""
     lines = [line if len(line) <= LETTERS else f"{line[:LETTERS]} ..." for line in output.rstrip().splitlines()]
     if len(lines) <= LINES:
         return lines
+    matched = [[number for number, line in enumerate(lines) if re.search(one, line)] for one in example.shows]
+    always = {number for numbers in matched for number in (*numbers[:1], *numbers[-1:])}
     shown: list[str] = []
     told = 0
     for number, line in enumerate(lines):
         is_end = number < LINES // 4 or number >= len(lines) - LINES // 4
-        if (
-            is_end
-            or any(re.search(one, line) for one in example.shows)
-            or (line.startswith("kungfu: ") and " | " not in line and told < TOLD)
-        ):
+        if is_end or number in always or (line.startswith("kungfu: ") and " | " not in line and told < TOLD):
             shown.append(line)
             told += not is_end
         elif shown[-1] != "...":

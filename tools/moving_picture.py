@@ -27,7 +27,7 @@ from matplotlib import get_data_path
 from PIL import Image, ImageDraw, ImageFont
 
 from tools.chromium import chromium, look_at
-from tools.screenshots import DEADLINE_S, address, awaited, running
+from tools.screenshots import DEADLINE_S, address, awaited, kungfu, newest, running
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "kungfu.gif"
@@ -132,18 +132,6 @@ def launcher(log: Path) -> list[str]:
     """The command line of the job."""
     options = ["-np", "2", "--max", "4", "--page", "0", "--report-every", "3600", "--logdir", str(log)]
     return [sys.executable, "-m", "kungfu.cli.run", *options, "python", "train.py"]  # the page shows this command
-
-
-def kungfu(command: str, *arguments: str) -> list[str]:
-    """The command line of one of kungfu's commands."""
-    return [sys.executable, "-m", "kungfu.cli.main", command, *arguments]
-
-
-def newest(log: Path) -> dict[str, float]:
-    """The newest whole line of the job's ``metrics.jsonl``; empty if there is none."""
-    path = log / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return json.loads(lines[-2]) if len(lines) > 1 else {}
 
 
 def peer_process(log: Path, *, rank: int) -> int:

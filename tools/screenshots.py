@@ -1,10 +1,12 @@
-"""Takes the pictures of docs/screenshots from a real job: the job's page, TensorBoard, and Grafana's panels.
+"""Takes the pictures of docs/screenshots: pages of jobs, TensorBoard, Grafana's panels, the site, and `kungfu draw`.
 
-The job trains the network of ``examples/digits.py`` on two to four peers, like ``make demo``. Meanwhile a browser shows
+A job trains the network of ``examples/digits.py`` on two to four peers, like ``make demo``. Meanwhile a browser shows
 the job's page, and Debian's Prometheus scrapes its metrics. Grafana is in none of the registries that the project uses:
-the expressions of each panel in ``docs/grafana.json`` are evaluated by Prometheus and drawn by matplotlib.
+the expressions of each panel in ``docs/grafana.json`` are evaluated by Prometheus and drawn by matplotlib. Two more
+jobs show the pages and pictures of 20 and of 100,000 steps; the steps of the long job are cheap.
 
-Run by ``make screenshots``. Look at the pictures before committing them.
+Run by ``make screenshots``; ``python -m tools.screenshots site`` takes only the pictures of the site, and "job",
+"short" and "long" those of a job. Look at the pictures before committing them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +24,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,18 +35,53 @@ from selenium import webdriver
 
 from kungfu.cli.png import blank_figure, png_of
 from kungfu.runtime.job_api.job_file import read_job_file
-from tools.chromium import chromium, look_at
+from tools.chromium import chromium, look_at, serving
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "screenshots"
-WIDE, NARROW = (1280, 1500), (390, 1700)
-MOST_BYTES = 200_000
+WIDE, NARROW = (1280, 1400), (390, 1700)
+MOST_BYTES = 150_000
 EPOCHS, DEVICE_MS, THREE_FROM = 40, 40, 900
-# Steps after which the job has grown, and has visible curves.
-SHOWN_FROM = 500
+# Steps of the first pictures of the page. Later, after the job has grown, the preview of a resize is taken.
+FIRST_AFTER = 200
 DEADLINE_S = 900.0
-_DRAWN = "return document.querySelectorAll('figure.chart canvas').length > 3"
+LONG_DEADLINE_S = 3 * 3600.0
+# A linear model, so that a step takes some 3 ms: 4,300 epochs of 28 steps, or of 19 while three peers train.
+LONG_PROGRAM = """
+import keras
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+import kungfu as kf
+
+keras.utils.set_random_seed(0)
+digits = load_digits()
+x, y = (digits.data[:1792] / 16.0).astype("float32"), digits.target[:1792]
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10)])
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+optimizer = keras.optimizers.SGD(0.002)
+follow_noise = kf.policies.gns_batch(max_peers=3, every=2000)
+limits = kf.policies.schedule({0: 2, 30_000: 3, 70_000: 2})
+training = kf.attach(model, optimizer, policies=[kf.at_most(follow_noise, limits)], seed=0)
+
+
+@training.step
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_of(y, model(x, training=True))
+    gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+
+for batch in training.batches((x, y), batch_size=64, epochs=4300, seed=0):
+    train_step(*batch)
+"""
+_DRAWN = """
+  const drawn = document.querySelectorAll("figure.chart canvas").length > 3
+  return drawn && !document.body.innerText.includes("is being read")
+"""
 _CARDS = "return document.querySelectorAll('scalar-card').length > 3"
+_LOADED = "return document.readyState === 'complete' && [...document.images].every((one) => one.complete)"
 _NO_SETTINGS = """
   [...document.querySelectorAll('button')].find((one) => one.textContent.includes('Settings'))?.click()
 """
@@ -51,26 +89,76 @@ _COLOURS = ("#1f6fb4", "#d9730d", "#2b8a3e", "#b3261e", "#6f42c1", "#0b7285")
 
 
 def main() -> None:
-    """Runs the job, and writes the pictures."""
+    """Takes the pictures of the parts on the command line, or of all parts."""
     TARGET.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="kungfu-screenshots-") as work, ExitStack() as opened:
-        folder, console = Path(work), Path(work) / "console.txt"
+    for part in sys.argv[1:] or PARTS:
+        with tempfile.TemporaryDirectory(prefix="kungfu-screenshots-") as work:
+            PARTS[part](Path(work))
+
+
+# ---- the parts -------------------------------------------------------------------------------------------------------
+
+
+def job_pictures(folder: Path) -> None:
+    """Runs the job with all observers: its page, a preview, Grafana's panels and TensorBoard."""
+    console = folder / "console.txt"
+    with ExitStack() as opened:
         job = opened.enter_context(running(launcher(folder), console))
         page = awaited(lambda: address(console, r"http://[^/\s]+/(?=\s)"), what="the address of the page")
         metrics = awaited(lambda: address(console, r"http://([^/\s]+)/metrics"), what="the address of the metrics")
         prometheus = opened.enter_context(scraping(folder, metrics))
         began = time.time()
-        awaited(lambda: has_grown(folder / "digits"), what=f"{SHOWN_FROM} steps and another size")
         with chromium(folder / "profile") as driver:
-            page_pictures(driver, page, secret=read_job_file(folder / "digits").secret)
+            awaited(lambda: newest(folder / "digits").get("step", 0) >= FIRST_AFTER, what=f"{FIRST_AFTER} steps")
+            pictures(driver, page, f"page-{FIRST_AFTER}-steps", shows=_DRAWN)
+            awaited(lambda: newest(folder / "digits").get("size", 0) > 3, what="four peers")
+            preview_picture(driver, page, secret=read_job_file(folder / "digits").secret)
         print("waiting for the job to end")
         if code := job.wait(DEADLINE_S):
             sys.exit(f"the job ended with exit code {code}:\n{console.read_text()}")
-        write("grafana-panels", grafana_picture(prometheus, began, time.time()))
+        write("grafana-panels", Image.open(io.BytesIO(grafana_picture(prometheus, began, time.time()))))
         tensorboard_picture(folder)
 
 
-# ---- the job ---------------------------------------------------------------------------------------------------------
+def short_pictures(folder: Path) -> None:
+    """Runs a job of 20 steps, and takes the picture that ``kungfu draw`` makes of it."""
+    program = ["-m", "examples.digits", "--epochs", "1", "--batch-size", "72", "--device-ms", str(DEVICE_MS)]
+    run_to_end(folder, program, name="short")
+    drawn_picture(folder / "short", "draw-20-steps")
+
+
+def long_pictures(folder: Path) -> None:
+    """Runs a job of 100,000 steps, and takes its page and the picture that ``kungfu draw`` makes of it."""
+    (folder / "train.py").write_text(LONG_PROGRAM)
+    run_to_end(folder, ["train.py"], "--min", "2", "--max", "3", name="long")
+    record_pictures(folder / "long", "100000-steps")
+
+
+def record_pictures(run: Path, name: str) -> None:
+    """Takes the page of a recorded run, and the picture that ``kungfu draw`` makes of it."""
+    drawn_picture(run, f"draw-{name}")
+    console = run.parent / "page.txt"
+    with running(kungfu("page", run.name), console, end=signal.SIGINT):
+        page = awaited(lambda: address(console, r"http://[^/\s]+/(?=[;\s])"), what="the address of the page")
+        with chromium(run.parent / "profile") as driver:
+            pictures(driver, page, f"page-{name}", shows=_DRAWN)
+
+
+def site_pictures(folder: Path) -> None:
+    """Builds the site, and takes its landing page, the README and the page of Keras' ``fit``."""
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder / "site")]
+    subprocess.run(build, cwd=ROOT, check=True)
+    with serving(folder / "site") as site, chromium(folder / "profile") as driver:
+        for page, name in (("index", "landing"), ("readme", "readme"), ("keras", "fit")):
+            pictures(driver, f"{site}{page}.html", name, shows=_LOADED)
+
+
+PARTS: Mapping[str, Callable[[Path], None]] = {
+    "job": job_pictures, "short": short_pictures, "long": long_pictures, "site": site_pictures,
+}  # fmt: skip
+
+
+# ---- the jobs --------------------------------------------------------------------------------------------------------
 
 
 def launcher(folder: Path) -> list[str]:
@@ -84,9 +172,25 @@ def launcher(folder: Path) -> list[str]:
             Path(sys.executable).name, *program, *more]  # fmt: skip
 
 
+def run_to_end(folder: Path, program: Sequence[str], *options: str, name: str) -> None:
+    """Runs a job of two peers to its end, with its record in the folder ``name``."""
+    command = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", *options, "--logdir", str(folder / name)]
+    print(f"waiting for the {name} job to end", flush=True)
+    with running([*command, Path(sys.executable).name, *program], folder / "console.txt") as job:
+        if code := job.wait(LONG_DEADLINE_S):
+            sys.exit(f"the job ended with exit code {code}:\n{(folder / 'console.txt').read_text()}")
+
+
+def kungfu(*arguments: str) -> list[str]:
+    """The command line of one of kungfu's commands."""
+    return [sys.executable, "-m", "kungfu.cli.main", *arguments]
+
+
 @contextmanager
-def running(command: Sequence[str], console: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a program in the folder of its output, and ends it after the block."""
+def running(
+    command: Sequence[str], console: Path, *, end: signal.Signals = signal.SIGTERM
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a program in the folder of its output, and ends it by a signal after the block."""
     paths = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     with console.open("wb") as output:
         process = subprocess.Popen(
@@ -96,7 +200,7 @@ def running(command: Sequence[str], console: Path) -> Iterator[subprocess.Popen[
         yield process
     finally:
         if process.poll() is None:
-            process.terminate()
+            process.send_signal(end)
             process.wait(60)
 
 
@@ -106,10 +210,11 @@ def address(console: Path, pattern: str) -> str:
     return "" if found is None else found[found.lastindex or 0]
 
 
-def has_grown(log: Path) -> bool:
-    """True if the job's size has changed, and the job has enough steps for curves."""
-    lines = (log / "metrics.jsonl").read_text().splitlines() if (log / "metrics.jsonl").exists() else []
-    return len(lines) > SHOWN_FROM and json.loads(lines[-2])["size"] > 2
+def newest(log: Path) -> dict[str, float]:
+    """The newest whole line of the job's ``metrics.jsonl``; empty if there is none."""
+    path = log / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return json.loads(lines[-2]) if len(lines) > 1 else {}
 
 
 def awaited(look: Callable[[], Any], *, what: str) -> Any:
@@ -125,15 +230,46 @@ def awaited(look: Callable[[], Any], *, what: str) -> Any:
 # ---- pictures by a browser -------------------------------------------------------------------------------------------
 
 
-def page_pictures(driver: webdriver.Chrome, page: str, *, secret: str) -> None:
-    """Takes the page on a desktop and on a phone, light and dark, and the preview of a resize."""
-    for size, name in ((WIDE, "wide"), (NARROW, "narrow")):
+def pictures(driver: webdriver.Chrome, page: str, name: str, *, shows: str) -> None:
+    """Takes a page on a desktop and on a phone, light and dark, once a script says that all is shown."""
+    for size in (WIDE, NARROW):
+        taken = []
         for scheme in ("light", "dark"):
             look_at(driver, size, scheme=scheme)
             driver.get(page)
-            awaited(lambda: driver.execute_script(_DRAWN), what="the curves on the page")
-            write(f"page-{name}-{scheme}", driver.get_screenshot_as_png())
+            driver.execute_script("localStorage.clear()")  # the site remembers the scheme of the first visit
+            driver.refresh()
+            awaited(lambda: driver.execute_script(shows), what=f"the contents of {name}")
+            taken.append(photograph(driver))
+        write(f"{name}-{size[0]}", joined(taken, below=size is WIDE))
+
+
+def photograph(driver: webdriver.Chrome) -> Image.Image:
+    """The picture of a browser's window."""
+    return Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
+
+
+def joined(taken: Sequence[Image.Image], *, below: bool) -> Image.Image:
+    """Pictures of one size as one picture, each below or beside the picture before it."""
+    width, height = taken[0].size
+    count = len(taken)
+    whole = Image.new("RGB", (width, height * count) if below else (width * count, height))
+    for nth, one in enumerate(taken):
+        whole.paste(one, (0, nth * height) if below else (nth * width, 0))
+    return whole
+
+
+def drawn_picture(run: Path, name: str) -> None:
+    """Takes the picture that ``kungfu draw`` makes of a run."""
+    subprocess.run(kungfu("draw", str(run)), cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    write(name, Image.open(run / "run.png"))
+
+
+def preview_picture(driver: webdriver.Chrome, page: str, *, secret: str) -> None:
+    """Takes the preview of a resize on the page of a running job."""
     look_at(driver, (1280, 800))
+    driver.get(page)
+    awaited(lambda: driver.execute_script(_DRAWN), what="the curves on the page")
     script = """
       document.getElementById("resize-button").click();
       const [size, secret] = ["request-size", "request-secret"].map((id) => document.getElementById(id));
@@ -144,7 +280,7 @@ def page_pictures(driver: webdriver.Chrome, page: str, *, secret: str) -> None:
     driver.execute_script(script, secret)
     seen = "return document.querySelectorAll('#request-preview li').length > 2"
     awaited(lambda: driver.execute_script(seen), what="what would follow")
-    write("page-plan", driver.get_screenshot_as_png())
+    write("page-plan", photograph(driver))
 
 
 def tensorboard_picture(folder: Path) -> None:
@@ -161,7 +297,7 @@ def tensorboard_picture(folder: Path) -> None:
             awaited(lambda: driver.execute_script(_CARDS), what="the curves of TensorBoard")
             driver.execute_script(_NO_SETTINGS)
             time.sleep(5.0)  # TensorBoard draws the charts in turn, without a sign of completion
-            write("tensorboard", driver.get_screenshot_as_png())
+            write("tensorboard", photograph(driver))
 
 
 def answers(url: str) -> bytes:
@@ -248,12 +384,12 @@ def legend(form: str, labels: dict[str, str]) -> str:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def write(name: str, png: bytes) -> None:
+def write(name: str, picture: Image.Image) -> None:
     """Writes a picture with the most colours that its size limit allows."""
-    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture = picture.convert("RGB")
     for colours in (256, 128, 64, 32):
         packed = io.BytesIO()
-        picture.quantize(colours, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(
+        picture.quantize(colours, method=Image.Quantize.MEDIANCUT, kmeans=2, dither=Image.Dither.NONE).save(
             packed, "PNG", optimize=True
         )
         if packed.tell() < MOST_BYTES:

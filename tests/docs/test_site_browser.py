@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import http.server
+import itertools
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.jobs.browser import WIDE, Browser, browsing
+from tests.jobs.browser import NARROW, WIDE, Browser, browsing
 from tests.jobs.harness import awaited
 from tests.soak import SOAK
+from tools.chromium import serving
 from tools.docs_site.pages import ROOT
 
 pytestmark = SOAK
@@ -28,20 +25,6 @@ SEARCHES = {
     "resume": {"keeping.html"},
     "kill": {"failures.html"},
 }
-
-
-@contextmanager
-def serving(site: Path) -> Iterator[str]:
-    """The address at which a built site is served."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-        server.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +65,16 @@ def test_no_code_block_is_cut_and_a_search_finds_a_guide_first(site: Path, tmp_p
         assert found == {}
         firsts = {words: first_result(browser, address, words) for words in SEARCHES}
         assert {words: page for words, page in firsts.items() if page not in SEARCHES[words]} == {}
+
+
+def test_axe_finds_nothing_serious_on_the_first_pages(site: Path, tmp_path: Path) -> None:
+    looks = itertools.product(("index", "readme", "keras"), (WIDE, NARROW), ("default", "slate"))
+    with serving(site) as address, browsing(tmp_path / "profile") as browser:
+        for page, size, scheme in looks:
+            browser.look_at(size, scheme="light" if scheme == "default" else "dark")
+            browser.open(f"{address}{page}.html")
+            browser.run("localStorage.clear()")  # the site remembers the scheme of the first visit
+            browser.driver.refresh()
+            assert browser.run("return document.body.dataset.mdColorScheme") == scheme
+            assert browser.findings() == [], f"{page}, {size[0]} pixels, {scheme}"
+            assert browser.run("return document.documentElement.scrollWidth") <= size[0]

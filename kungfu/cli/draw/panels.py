@@ -72,7 +72,10 @@ def draw_noise(panel: Any, run: RecordedRun) -> None:
     panel.set_ylabel("noise scale (samples)" if watched else "batch (samples)")
     fit_axis(panel, np.concatenate([noise.values, typical]))
     if watched:
-        panel.legend(loc="lower right", frameon=False, fontsize=9)
+        # Above the panel: both curves may be anywhere in it.
+        panel.legend(
+            loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0, ncols=2, frameon=False, fontsize=9
+        )
 
 
 def draw_curve(
@@ -174,13 +177,16 @@ def _name_rescales(panel: Any, run: RecordedRun, *, height: float) -> None:
 
 
 def fit_axis(panel: Any, values: Series) -> None:
-    """Makes the y axis logarithmic for positive values over a wide range; else starts at 0 if no value is negative."""
+    """Makes the y axis logarithmic for positive values over a wide range; else starts at 0 if no value is negative.
+
+    An axis from 0 has a margin at its top, so that a mark at the highest value is not cut.
+    """
     known = values[np.isfinite(values)]
     if known.size and known.min() > 0 and known.max() / known.min() > _DECADES:
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     elif known.size and known.min() >= 0:
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, 1.1 * panel.get_ylim()[1])
 
 
 def smoothed(values: Series, group: Series) -> Series:

@@ -55,6 +55,13 @@ def test_a_run_whose_policies_watch_no_noise_scale_shows_its_batch_alone() -> No
     assert (panel.get_ylabel(), len(panel.lines), panel.get_legend()) == ("batch (samples)", 1, None)
 
 
+def test_the_legend_of_the_noise_scale_covers_no_curve() -> None:
+    rows = [measured(step, noise_scale=50.0 + step) for step in range(1, 9)]
+    panel = drawn(run_of_rows(rows), draw_noise)
+    panel.figure.draw_without_rendering()
+    assert panel.get_legend().get_window_extent().y0 >= panel.get_window_extent().y1
+
+
 def test_changes_are_lines_at_their_steps_up_to_the_number_that_a_picture_can_show() -> None:
     rows = [measured(step) for step in range(1, 5001)]
     rescale, lost = next(event for event in GROWN if isinstance(event, RescaleEvent)), made(event="recovered", step=7)
@@ -92,6 +99,14 @@ def test_the_values_that_decisions_saw_are_marked_with_their_rules() -> None:
     events = [made(event="decision", step=step, rule=f"r{step}", saw={"gain": 1.0}) for step in (1, 2, 3)]
     (marks,) = drawn(run_of(events, gain=float), name="gain").collections
     assert marks.get_label() == "size asked for by r1, r2, ...", "of many rules the first are named"
+
+
+def test_a_mark_at_the_highest_value_of_a_nearly_flat_signal_is_not_cut() -> None:
+    decision = made(event="decision", step=1, rule="mine", saw={"left": 10.0}, size=2, asked=3)
+    panel = drawn(run_of([decision], left=lambda step: 10.0 - step % 2), name="left")
+    low, high = panel.get_ylim()
+    assert low == 0.0
+    assert high >= 10.5, "half a mark is left above the value"
 
 
 def test_signals_of_decisions_come_first_and_constant_ones_are_left_out() -> None:
