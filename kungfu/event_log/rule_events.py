@@ -167,7 +167,12 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
 
     def brief(self) -> str:
         """The decision in a few words, for a status line."""
-        asked = f"{figure(self.size)} -> {counted(self.asked, 'peer')}"
+        if self.when == "replaced":
+            asked = f"{peers_named(self.peers)} replaced"
+        elif self.asked == self.size:  # as when a rule withdraws a larger size before its peers have joined
+            asked = f"stays at {counted(self.size, 'peer')}"
+        else:
+            asked = f"{figure(self.size)} -> {counted(self.asked, 'peer')}"
         return f"step {figure(self.step)}, {self.rule}: {asked}"
 
 

@@ -138,7 +138,8 @@ def peer_rows(job: Job) -> list[Document]:
 
 def _peer_row(job: Job, peer: JobPeer) -> Document:
     host, speed = job.hosts.get(peer.host), job.speeds.get(peer.id) if peer.state != "ended" else None
-    state = f"ended: {peer.how}" if peer.state == "ended" else peer.state
+    how = "dismissed" if peer.is_dismissed and not peer.is_lost else peer.how
+    state = f"ended: {how}" if peer.state == "ended" else peer.state
     is_slow = None if speed is None else speed < STRAGGLER
     return {"id": peer.id, "rank": peer.rank, "host": host.name if host else "", "pid": peer.pid, "state": state,
             "since": peer.since, "speed": None if speed is None else round(speed, 2), "is_slow": is_slow}  # fmt: skip

@@ -117,6 +117,14 @@ def test_peers_come_train_and_go() -> None:
     assert job_summary(found)["view"] == 2
 
 
+def test_a_joiner_that_the_job_no_longer_wants_was_dismissed_whatever_signal_ended_it() -> None:
+    found = facts(
+        *BEGUN, {"event": "spawned", "peer": 2, "pid": 12, "host": 1}, {"event": "dismissed", "peer": 2, "reason": "x"},
+        {"event": "peer ended", "peer": 2, "how": "killed by SIGKILL"},
+    )  # fmt: skip
+    assert shown(found)[2:] == [(2, None, "b", "ended: dismissed")]
+
+
 def test_a_host_that_is_lost_and_one_that_leads_are_known() -> None:
     found = facts(
         *BEGUN, {"event": "host lost", "host": 0, "name": "a", "why": "x"}, {"event": "head", "host": 1, "name": "b"}

@@ -27,6 +27,11 @@ SAW = "(noise scale 50.7, local batch size 16)"
         (GROWN[:12], "step 301, at_most(gns_batch, schedule): 3 -> 2 peers, stood still for 65 ms (noise scale 83.1)"),
         ([GROWN[5], made(event="refused", rule="gns_batch", asked=3, reason="x")], f"gns_batch: 3 peers refused {SAW}"),
         ([FAILED[5]], "grow: 3 peers refused"),
+        ([made(event="decision", step=9, rule="cap", saw={}, size=2, asked=2)], "step 9, cap: stays at 2 peers"),
+        (
+            [made(event="decision", step=9, rule="swap", saw={}, size=2, asked=2, done="", when="replaced", peers=[1])],
+            "step 9, swap: peer 1 replaced, under way",
+        ),
         ([made(event="regrouping")], ""),
         ([made(**LOSS)], "step 47, after the loss of 1 peer: 3 -> 2 peers, stood still for 11.8 s"),
         ([made(**CAME)], "step 1,319, in place of lost peers: 1 -> 2 peers, stood still for 40 ms"),

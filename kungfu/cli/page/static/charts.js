@@ -229,9 +229,11 @@ function padded(_, low, high) {
   return [bottom, top];
 }
 
-/** Of the marks of a logarithmic axis those that are read; all of them are a grey band. */
+/** Of the marks of a logarithmic axis those that are read: at most six powers of ten; all of them are a grey band. */
 function powersOfTen(_, marks) {
-  return marks.map((mark) => (Math.abs(Math.log10(mark) - Math.round(Math.log10(mark))) < 1e-9 ? mark : null));
+  const powers = marks.map((mark) => Math.log10(mark)).map((power) => (Math.abs(power - Math.round(power)) < 1e-9 ? Math.round(power) : null));
+  const every = Math.ceil(powers.filter((power) => power !== null).length / 6);
+  return marks.map((mark, at) => (powers[at] !== null && powers[at] % every === 0 ? mark : null));
 }
 
 /** The range of a second axis, whose curve runs below the first one instead of hiding it. */
