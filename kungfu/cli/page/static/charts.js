@@ -126,12 +126,14 @@ class Chart {
     namesOf(this.run, this.shown).forEach((name, at) => {
       const stroke = colour(at ? "--second" : "--first");
       // What was no number in some steps is not drawn there; the speed alone is unknown by design, after a barrier.
-      const points = { show: false, size: 4, filter: (plot, nth) => lonely(plot.data[nth]) };
-      const drawn = { scale: at ? "z" : "y", paths, points, spanGaps: name === "samples_per_s" };
+      // uPlot would fill points with white, which stands out in the dark.
+      const points = (fill) => ({ show: false, size: 4, fill, stroke: fill, filter: (plot, nth) => lonely(plot.data[nth]) });
+      const drawn = { scale: at ? "z" : "y", paths, spanGaps: name === "samples_per_s" };
       // What is extreme stands back behind the line.
-      bands.push({ series: [series.length, series.length + 1], fill: `${stroke}${PALE}` });
-      series.push({ ...drawn, stroke: `${stroke}${PALE}`, width: 1 }, { ...drawn, width: 0 });
-      series.push({ ...drawn, stroke, width: at ? 1.5 : 2 });
+      const pale = `${stroke}${PALE}`;
+      bands.push({ series: [series.length, series.length + 1], fill: pale });
+      series.push({ ...drawn, points: points(pale), stroke: pale, width: 1 }, { ...drawn, points: points(pale), width: 0 });
+      series.push({ ...drawn, points: points(stroke), stroke, width: at ? 1.5 : 2 });
     });
     const y = { distr: this.isLogarithmic ? 3 : 1, range: this.isLogarithmic ? undefined : (_, low, high) => padded(_, low, this.highest(high)) };
     const upright = { ...axis, size: 52, values: (_, ticks) => ticks.map(short) };
