@@ -92,6 +92,17 @@ def learning_rate_or_schedule(optimizer: Any) -> Any:
     return optimizer._learning_rate
 
 
+@contextmanager
+def learning_rate_scaled(optimizer: Any, scale: Callable[[Any], Any]) -> Iterator[Callable[[], Any]]:
+    """Makes an optimizer update with ``scale(rate)`` within the block; yields a function that reads the plain rate.
+
+    Setting the public rate instead would hide the program's rate from callbacks, and is refused for a schedule.
+    """
+    plain = optimizer._get_current_learning_rate
+    with replaced_method(optimizer, "_get_current_learning_rate", lambda: scale(plain())):
+        yield plain
+
+
 def loss_tracker(model: Any) -> Any | None:
     """The metric that tracks the mean loss of a compiled model; the public ``metrics`` may be overridden."""
     return model._loss_tracker

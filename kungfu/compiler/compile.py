@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from kungfu.compiler.compiled_policies import CompiledPolicies
 from kungfu.compiler.passes import check, schedule, simplify
-from kungfu.control import Budget, Call, Evict, Replace, Rescale, Rule
+from kungfu.control import Budget, Call, Evict, Replace, Rescale, Rule, ScaleLearningRate
 from kungfu.control.action import changes_membership, numbers_of, rewired
 from kungfu.control.budget import Allowance, Spent, news_of_held
-from kungfu.control.rule import JOB, distinct_name, rate_limited
+from kungfu.control.rule import JOB, distinct_name, rate_limited, reports_unusable
 from kungfu.monitor import straggler_fractions
 from kungfu.ops import count
 from kungfu.policy_definition import Policy, checked_policies
@@ -59,13 +59,15 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
 
 def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:
     """Yields the rules, limited by their budgets if they change the cluster, and then the twins of limited rules.
-    A twin records the steps in which the budgets hold the rule back.
+    A twin records the steps in which the budgets hold the rule back, or in which a factor is not usable.
 
     The job's budget replaces the policies' budgets. If several rules fire in one step, the budget must allow one
     change for the first rule, two for the second, and so on, whichever policies these rules belong to.
     """
     spent, twins = Spent.nothing(), list[Rule]()
     for rule in rules:
+        if rule.mode == "acting" and isinstance(rule.action, ScaleLearningRate):
+            twins.append(replace(reports_unusable(rule, rule.action), budgets={}))
         # Shadows, settings, stops and checkpoints do not change the cluster.
         if rule.mode != "acting" or not (changes_membership(rule.action) or isinstance(rule.action, Call)):
             yield replace(rule, budgets={})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from kungfu.control import Rule
+from kungfu.control import Rule, ScaleLearningRate
 from kungfu.control.action import Rescale, operands
 from kungfu.signal import NEST, SCALAR, Collective, Fold, Map, Placement, Signal, Source, topological
 from kungfu.signal.sources import GivenBy, SourceKind
@@ -148,6 +148,13 @@ class CompiledPolicies:
         """The largest global batch that a change of size may cause, by the rules that act; 0 if there is no limit."""
         acting = (one.action for one in self.rules if one.mode == "acting" and isinstance(one.action, Rescale))
         return min((one.max_global_batch for one in acting if one.max_global_batch), default=0)
+
+    @property
+    def rate_factor_index(self) -> int | None:
+        """The place, among `piggybacked`, of the factor on the learning rate; ``None`` if no acting rule has one."""
+        acting = (one.action for one in self.rules if one.mode == "acting")
+        carried = next((one.in_force for one in acting if isinstance(one, ScaleLearningRate)), None)
+        return next((index for index, one in enumerate(self.piggybacked.scalars) if one is carried), None)
 
     @property
     def messages_per_step(self) -> int:

@@ -9,6 +9,7 @@ from kungfu.control.action import (
     Replace,
     Rescale,
     Restore,
+    ScaleLearningRate,
     SetGlobalBatchSize,
     SetLearningRate,
     SetVariable,
@@ -19,7 +20,7 @@ from kungfu.control.hill_climbing import Growth, Walk, check_peers, hill_climb, 
 from kungfu.control.measured_sizes import SizeEstimate
 from kungfu.control.rate_limit import Cooldown
 from kungfu.control.rule import Rule
-from kungfu.control.trigger import AtRescale, Trigger, always, every, on_rescale
+from kungfu.control.trigger import AtRescale, Trigger, always, every, learning_rate, on_rescale
 
 __all__ = [
     "Action",
@@ -35,6 +36,7 @@ __all__ = [
     "Rescale",
     "Restore",
     "Rule",
+    "ScaleLearningRate",
     "SetGlobalBatchSize",
     "SetLearningRate",
     "SetVariable",
@@ -46,6 +48,7 @@ __all__ = [
     "check_peers",
     "every",
     "hill_climb",
+    "learning_rate",
     "on_rescale",
     "settle",
     "settled_walk",

@@ -75,6 +75,24 @@ class SetLearningRate:
 
 
 @dataclass(frozen=True, eq=False)
+class ScaleLearningRate:
+    """Multiplies the learning rate by a factor in the graph, without a barrier.
+
+    Attributes:
+        target: The factor: float32, equal on all peers; a number that is not finite or not above 0 changes nothing.
+        in_force: The factor of the running step: rank 0's last usable target, which the step's message carries.
+    """
+
+    target: Signal
+    in_force: Signal
+
+    @property
+    def step(self) -> str:
+        """The step in which a target is in force: "the same step" if it is known before the message of the step."""
+        return "the same step" if self.target.known == "before" else "the next step"
+
+
+@dataclass(frozen=True, eq=False)
 class SetVariable:
     """Requests another number for a registered value, or for the optimizer's momentum or weight decay.
 
@@ -133,7 +151,17 @@ class Restore:
 
 
 Action = (
-    Rescale | SetGlobalBatchSize | SetLearningRate | SetVariable | Stop | Call | Evict | Replace | Checkpoint | Restore
+    Rescale
+    | SetGlobalBatchSize
+    | SetLearningRate
+    | ScaleLearningRate
+    | SetVariable
+    | Stop
+    | Call
+    | Evict
+    | Replace
+    | Checkpoint
+    | Restore
 )
 """The request of a rule when it fires."""
 
@@ -163,6 +191,8 @@ def numbers_of(action: Action) -> Mapping[Setting, Signal]:
             return {"global batch size": target}
         case SetLearningRate(target):
             return {"learning rate": target}
+        case ScaleLearningRate(target):
+            return {"learning rate factor": target}
         case SetVariable(name, target):
             return {f"value of {name!r}": target}
     return {}
@@ -177,8 +207,8 @@ def operands(action: Action) -> tuple[Signal, ...]:
     """Every signal that an action needs."""
     if isinstance(action, Call):
         return action.signals
-    mask = mask_of(action)
-    return (*numbers_of(action).values(), *(() if mask is None else (mask,)))
+    others = (mask_of(action), action.in_force if isinstance(action, ScaleLearningRate) else None)
+    return (*numbers_of(action).values(), *(one for one in others if one is not None))
 
 
 def rewired(action: Action, *, shared: Mapping[Signal, Signal]) -> Action:
@@ -186,6 +216,8 @@ def rewired(action: Action, *, shared: Mapping[Signal, Signal]) -> Action:
     if isinstance(action, Rescale):
         batch, rate = (None if one is None else shared[one] for one in (action.batch, action.rate))
         return replace(action, target=shared[action.target], batch=batch, rate=rate)
+    if isinstance(action, ScaleLearningRate):
+        return ScaleLearningRate(shared[action.target], shared[action.in_force])
     if isinstance(action, (SetGlobalBatchSize, SetLearningRate, SetVariable)):
         return replace(action, target=shared[action.target])
     if isinstance(action, (Evict, Replace)):

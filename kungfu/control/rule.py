@@ -19,7 +19,8 @@ from kungfu.control.budget import Budget
 from kungfu.control.rate_limit import with_cooldown
 from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
-from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
+from kungfu.signal import VECTOR, Collective, Constant, Fold, Signal, Source, as_signal, fold
+from kungfu.signal.fold.fold import labelled
 from kungfu.signal.gate import period_of
 from kungfu.signal.operation import SCALAR, SignalType
 from kungfu.signal.source_location import attributed_to, location_of_caller
@@ -87,6 +88,17 @@ class Rule:
         return self.trigger.predicate
 
     @property
+    def posts(self) -> bool:
+        """True if the rule requests a barrier when it fires."""
+        return self.mode == "acting" and not isinstance(self.action, actions.ScaleLearningRate)
+
+    @property
+    def is_reported(self) -> bool:
+        """True if a firing of the rule has no effect other than an event."""
+        # The factors of a shadow may change in every step: they are in the metrics, like those of an acting rule.
+        return self.mode == "held" or (self.mode == "shadow" and not isinstance(self.action, actions.ScaleLearningRate))
+
+    @property
     def roots(self) -> tuple[Signal, ...]:
         """The signals that the rule refers to directly."""
         return (self.gate, self.when, self.fires, *actions.operands(self.action), *self.inputs.values())
@@ -125,7 +137,7 @@ class Rule:
 def rate_limited(rule: Rule) -> Rule:
     """The rule, with its cooldown moved from the trigger into the condition `fires`."""
     trigger, action = rule.trigger, rule.action
-    if trigger.event == "rescale":
+    if trigger.event == "rescale" or isinstance(action, actions.ScaleLearningRate):
         return rule
     numbers = tuple(actions.numbers_of(action).values())
     gate, pause, once = trigger.gate, trigger.pause, _could_fire_before_its_barrier(rule)
@@ -326,6 +338,41 @@ def rate_rule(
     fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (wanted != now)
     inputs = {**_seen(trigger, wanted), "learning_rate": now, "target": wanted}
     return Rule(name, trigger, fires, actions.SetLearningRate(wanted, ramp_length, unit), inputs)
+
+
+def factor_rule(factor: object, *, trigger: Trigger, name: str = "learning_rate") -> Rule:
+    """The rule that multiplies the learning rate by a factor; it fires for another usable factor than the last one."""
+    wanted = as_signal(factor) * 1.0
+    if wanted.type.shape != SCALAR:
+        raise PolicyError(f"learning_rate({wanted!r}): takes one number; reduce it, as in kf.ops.mean(x)")
+    usable = where(_is_usable(wanted), wanted, math.nan)
+    held = labelled(fold(lambda _, newest: newest * 1.0, 1.0, usable), label="last usable")
+    before = held.before_step()
+    # A factor that is known before the message travels on the message of its own step, any other on the next one.
+    carried = Collective("sum", where(Source("rank") == 0, held if wanted.known == "before" else before, 0.0))
+    action = actions.ScaleLearningRate(wanted, carried.named("learning_rate_factor"))
+    fires = _looks(trigger) & _is_usable(wanted) & (wanted != before)
+    return Rule(name, trigger, fires, action, {**_seen(trigger, wanted), "target": wanted})
+
+
+def reports_unusable(rule: Rule, action: actions.ScaleLearningRate) -> Rule:
+    """The twin of a rule for a factor, which reports once that the factor is not usable. A NaN before the first usable
+    factor is not reported, since most signals begin as NaN."""
+
+    # The state: True once reported, once a usable factor was seen, and if this step reports.
+    def update(state: tuple[Signal, ...], usable: Signal, is_number: Signal) -> tuple[Signal, ...]:
+        reports = ~state[0] & ~usable & (state[1] | is_number)
+        return state[0] | reports, state[1] | usable, reports
+
+    wanted = action.target
+    with attributed_to(rule.origin):
+        is_number = (wanted > 0) | (wanted <= 0)
+        reports = fold(update, (False,) * 3, _is_usable(wanted), is_number, output=operator.itemgetter(2))
+    return replace(rule, fires=labelled(reports, label="reports"), mode="held", name=f"held({rule.name})")
+
+
+def _is_usable(factor: Signal) -> Signal:
+    return is_finite(factor) & (factor > 0)
 
 
 def variable_rule(value: object, *, variable: str, trigger: Trigger, name: str = "set") -> Rule:

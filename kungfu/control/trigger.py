@@ -394,6 +394,43 @@ def on_rescale() -> AtRescale:
     return AtRescale(Constant(True))
 
 
+def learning_rate(factor: Signal | float) -> Rule:
+    """Multiplies the learning rate by `factor` in every step, in the graph and without a barrier.
+
+    The update of a step uses the optimizer's rate times rank 0's last usable factor, which the message of the step
+    carries, so all peers use the same number, bit for bit. A factor of numbers that are known before the message, such
+    as `step`, `epoch` or `size`, is that of the same step; any other factor, such as one of the loss, that of the step
+    before, and 1 in the first step. A factor that is not finite or not above 0 changes nothing: the last one stays,
+    which is reported once.
+
+    The factor multiplies the rate that is there otherwise: of the optimizer or its schedule, of a callback, or of
+    `set_learning_rate` and its ramp. Outside the step, the optimizer's rate, and the signal `learning_rate`, are
+    without the factor; the signal ``learning_rate_factor``, in the metrics of each step, is the factor in force.
+
+    Args:
+        factor: The factor, a number above 0, equal on all peers.
+
+    Raises:
+        PolicyError: `factor` is not one number. At `attach`: it may differ between peers, or two policies have a
+            factor. In the first step: the optimizer does not use its rate.
+        UsageError: At `attach`: several optimizers are attached.
+
+    Cost:
+        One float on the gradient all-reduce; 7 bytes of state, or 11 if the factor is known before the message.
+
+    On rescale:
+        The factor is kept: joiners receive it, checkpoints contain it, and a step that is done again has the same one.
+
+    >>> import kungfu as kf
+    >>> from kungfu.signal import TrainingSignals
+    >>> training = TrainingSignals()
+    >>> slower = kf.ops.maximum(1 - training.step / 1000, 0.01)
+    >>> learning_rate(slower).name
+    'learning_rate'
+    """
+    return rules.factor_rule(factor, trigger=always())
+
+
 def always() -> Trigger:
     """The trigger that is on in every step."""
     return Trigger(Constant(True), Constant(True))

@@ -20,6 +20,7 @@ _ACTIONS = {
     "Rescale": "another size",
     "SetGlobalBatchSize": "another batch",
     "SetLearningRate": "another learning rate",
+    "ScaleLearningRate": "another factor on the learning rate",
     "SetVariable": "another value",
     "Stop": "the end of training",
     "Call": "a call",
@@ -405,13 +406,13 @@ class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
 
 
 class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
-    """The request of a rule is held back, because a budget of the job or of a policy is used up.
+    """The request of a rule is held back: a budget of the job or of a policy is used up, or a factor is not usable.
 
     Attributes:
         action: The class of the rule's action.
         asked: The requested number.
         ranks: The ranks in the request.
-        budget: The used-up budget as text, such as "8 replacements in 800 steps".
+        budget: The used-up budget as text, such as "8 replacements in 800 steps"; empty for a factor.
     """
 
     topic: ClassVar[Topic] = "held back"
@@ -421,7 +422,7 @@ class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
     budget: str
 
     def headline(self) -> str:
-        """The request that is held back, and the budget that is used up.
+        """The request that is held back, and the reason.
 
         Examples:
             >>> held = HeldEvent(step=50, rule="held(stragglers)", saw={}, action="Replace", asked=None, ranks=(1, 3),
@@ -429,7 +430,14 @@ class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
             >>> held.headline()
             'step 50: stragglers asks for the replacement of rank 1, 3; held: 8 replacements in 800 steps are used up'
         """
-        rule, are = self.rule.removeprefix("held(").removesuffix(")"), "is" if self.budget.startswith("1 ") else "are"
+        rule = self.rule.removeprefix("held(").removesuffix(")")
+        if self.action == "ScaleLearningRate":
+            factor = "NaN" if self.asked is None else figure(self.asked)
+            return (
+                f"step {figure(self.step)}: {rule} asks for a factor of {factor} on the learning rate, which takes a "
+                "finite number above 0; the last factor stays, and this is reported once"
+            )
+        are = "is" if self.budget.startswith("1 ") else "are"
         return f"step {figure(self.step)}: {rule} asks for {_action(self)}; held: {self.budget} {are} used up"
 
 

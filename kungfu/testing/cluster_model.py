@@ -214,7 +214,7 @@ class SimulatedStep(int):
         size: The number of peers in the view.
         samples: Samples of this step.
         samples_done: Samples of all previous steps.
-        learning_rate: The learning rate of the step.
+        learning_rate: The learning rate of the step, times the last factor that a policy decided in a step before.
         seconds: Seconds since the first step began.
     """
 
@@ -327,9 +327,9 @@ class ClusterModel:
             raise UsageError(f"ClusterModel(throughput_by_size): {where}; takes a finite number above 0")
         return found
 
-    def has_finite_gradients(self, step: SimulatedStep) -> bool:
-        """True if all entries of a step's gradients are finite."""
-        return self.loss_by_step is _unknown or math.isfinite(self.loss_by_step(step))
+    def has_finite_gradients(self, loss: float) -> bool:
+        """True if all entries of the gradients are finite in a step with this loss."""
+        return self.loss_by_step is _unknown or math.isfinite(loss)
 
 
 def _check_table(table: Mapping[int, float]) -> None:

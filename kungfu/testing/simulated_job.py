@@ -136,6 +136,8 @@ class SimulatedJob:
     barrier_due: bool = False  # pending requests or joiners call for a barrier after the next step
     change_due: bool = False  # that barrier may change the cluster
     joiners: tuple[int, ...] = ()  # their ids
+    rate_factor: float = 1.0  # the last by which a policy multiplied the learning rate
+    drawn: tuple[int, StepDraw] | None = None  # the number of a step, and the results of the model's functions for it
     clocks: Clocks = field(default_factory=Clocks)
 
     @classmethod
@@ -163,7 +165,7 @@ class SimulatedJob:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the next step."""
+        """The learning rate of the next step, without the factor of a policy."""
         ramp = self.terms.ramp
         if ramp is None:
             return self.model.start.learning_rate
@@ -192,14 +194,30 @@ class SimulatedJob:
             size=self.size,
             samples=self.samples,
             samples_done=self.samples_done,
-            learning_rate=self.learning_rate,
+            learning_rate=self.learning_rate * self.rate_factor,
             seconds=self.clocks.total_s,
         )
 
 
+@dataclass(frozen=True)
+class StepDraw:
+    """The loss of a modelled step, and its gradients' norms."""
+
+    loss: float
+    norms: GradientNorms
+
+
+def step_draw(job: SimulatedJob) -> StepDraw:
+    """The loss and the norms of the next step; the model's functions, which may draw at random, are called once."""
+    if job.drawn is None or job.drawn[0] != job.step:
+        position = job.position
+        job.drawn = job.step, StepDraw(job.model.loss_by_step(position), gradient_norms(job))
+    return job.drawn[1]
+
+
 def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
     """The sources of the next step that are equal on all peers, by name."""
-    start, batch, position = job.model.start, job.terms.global_batch_size, job.position
+    start, batch, drawn = job.model.start, job.terms.global_batch_size, step_draw(job)
     return {
         "step": job.step,
         "size": job.size,
@@ -218,27 +236,28 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "replacing": bool(job.terms.leaving or job.terms.departing),
         "global_batch_size": batch,
         "local_batch_size": batch / job.size,
-        "total_samples": float(position.samples),
+        "total_samples": float(job.samples),
         "epoch": job.samples_done // start.epoch_samples if start.epoch_samples else 0,
         "samples_done": job.samples_done,
-        "learning_rate": position.learning_rate,
+        "learning_rate": job.learning_rate,
         "requested_rate": 0.0 if job.terms.ramp is None else job.terms.ramp.asked,
-        "mean_loss": job.model.loss_by_step(position),
-        "all_finite(mean_grads)": job.model.has_finite_gradients(position),
-        "norm_squared(mean_grads)": gradient_norms(job).mean,
+        "mean_loss": drawn.loss,
+        "all_finite(mean_grads)": job.model.has_finite_gradients(drawn.loss),
+        "norm_squared(mean_grads)": drawn.norms.mean,
     }
 
 
 def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str, Any]]:
     """For each rank, the peer's own sources of the next step, by name; for ``busy`` see `busy_seconds`."""
-    position, norms = job.position, gradient_norms(job)
+    position, drawn = job.position, step_draw(job)
+    norms = drawn.norms
     joiners = job.hosts.joiners_beside(job.peers, job.joiners)
     shared = {
-        "loss": job.model.loss_by_step(position),
+        "loss": drawn.loss,
         "clock_seconds": job.clocks.total_s,
         "rescale_seconds": job.clocks.rescale_s,
         "step_seconds": job.clocks.step_s,
-        "all_finite(grads)": job.model.has_finite_gradients(position),
+        "all_finite(grads)": job.model.has_finite_gradients(drawn.loss),
         **{name: value(position) for name, value in job.model.published_by_step.items()},
         **{name: value(position) for name, value in job.model.fed_by_step.items()},
     }
@@ -269,7 +288,7 @@ class GradientNorms:
 
 
 def gradient_norms(job: SimulatedJob) -> GradientNorms:
-    """The norms of the next step's gradients: the same in each call for one step."""
+    """The norms of the next step's gradients; calls the model's function of the noise scale."""
     model, position = job.model, job.position
     noise, shares = model.noise_by_step(position), spread(position.samples, job.size)
     most = model.max_local_batch_size or position.samples

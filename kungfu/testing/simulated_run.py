@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies, fired_rules
 from kungfu.compiler.replay import Replay
-from kungfu.control import Budget
+from kungfu.control import Budget, ScaleLearningRate
 from kungfu.policy_definition import Policy
 from kungfu.testing.cluster_model import ClusterModel, SimulatedStep
 from kungfu.testing.simulated_barrier import SimulatedBarrier
@@ -96,7 +96,11 @@ def simulate(
         made += decided
         stepped(job, busy)
         acting = [one for one in decided if one.mode == "acting"]
-        made += barrier.hold(acting, fractions=next(iter(outcome.fractions), ()))
+        factors = [one for one in acting if isinstance(one.action, ScaleLearningRate)]
+        for one in factors:
+            job.rate_factor = one.value
+        posted = [one for one in acting if one not in factors]
+        made += barrier.hold(posted, fractions=next(iter(outcome.fractions), ()))
         if job.peers is not peers:
             joined = tuple(peer for peer in job.peers if peer not in peers)
             left = tuple(peer for peer in peers if peer not in job.peers)

@@ -23,7 +23,7 @@ from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.hyperparameters import Hyperparameter
 from kungfu.training.graph.layer_memory import LayerMemory
-from kungfu.training.graph.learning_rate import LearningRateControl
+from kungfu.training.graph.learning_rate import LearningRateControl, LearningRateFactor
 from kungfu.training.graph.program_variables import FedValues, PublishedValues
 from kungfu.training.graph.step_report import PlannedEpochs
 from kungfu.training.graph.tracing.trace import StepTrace
@@ -159,6 +159,7 @@ class Run:
         program: The compiled policies as ops.
         graph_state: kungfu's variables.
         rate: The control of the learning rate, if a policy sets it.
+        factor: The factor on the learning rate, if a policy has one.
         hyperparameters: The momentum and the weight decay of the optimizer, by name, if a policy sets them.
         memory: The layers' variables that keep statistics of the data.
         trace: Observes the tracing of the step by TensorFlow.
@@ -180,6 +181,7 @@ class Run:
     program: Program
     graph_state: GraphState
     rate: LearningRateControl | None
+    factor: LearningRateFactor | None
     hyperparameters: Mapping[str, Hyperparameter]
     memory: LayerMemory
     trace: StepTrace
@@ -254,9 +256,10 @@ class Run:
             optimizer: The optimizer that applies the gradients, if the run has several optimizers.
         """
         trace = self.trace
-        signals = optimizer_signals(self.trained.optimizers[0] if optimizer is None else optimizer)
+        rate, scale = optimizer_signals(self.trained.optimizers[0] if optimizer is None else optimizer)
+        rate = rate if self.factor is None else self.factor.plain_rate
         with trace.average():
-            averaging = Averaging(self.graph_state, self.program, self.attachment, *signals)
+            averaging = Averaging(self.graph_state, self.program, self.attachment, rate, scale, self.factor)
             if not trace.is_last_average:
                 means, waited_s = average_before_last(averaging, gradients, number=trace.averages)
                 trace.waited.append(waited_s)

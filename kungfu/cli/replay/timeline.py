@@ -14,6 +14,7 @@ from kungfu.control import (
     Replace,
     Rescale,
     Restore,
+    ScaleLearningRate,
     SetGlobalBatchSize,
     SetLearningRate,
     SetVariable,
@@ -84,7 +85,7 @@ def timeline(decisions: Sequence[FiredRule], events: Sequence[LoggedEvent], *, s
 
 def replayed_in_words(decision: FiredRule) -> str:
     """Describes the request of a rule in the replay, with the rule's inputs."""
-    shadow = {"shadow": "in the shadow, it ", "held": "held back by the budget, it "}.get(decision.mode, "")
+    shadow = {"shadow": "in the shadow, it ", "held": "held back, it "}.get(decision.mode, "")
     saw = reasons(decision.inputs)
     return f"{shadow}{_asked(decision)}" + (f" ({saw})" if saw else "")
 
@@ -112,6 +113,8 @@ def _asked(decision: FiredRule) -> str:
             return f"wants a batch of {counted(decision.value, 'sample')}"
         case SetLearningRate():
             return f"wants a learning rate of {figure(decision.value)}"
+        case ScaleLearningRate():
+            return f"moves the learning rate (times {figure(decision.value)})"  # each step: one row for many
         case SetVariable(name=name):
             return f"wants {name} to be {figure(decision.value)}"
         case Evict():

@@ -115,7 +115,7 @@ def _refilled(tokens: int, noun: str, steps: int) -> str:
 MODES: Mapping[RuleMode, str] = {
     "acting": "",
     "shadow": ", a shadow: nothing acts on it",
-    "held": ", which records that a budget holds a rule back: nothing acts on it",
+    "held": ", which records that a rule is held back: nothing acts on it",
 }
 
 

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 
 from kungfu.compiler.compiled_policies import CompiledPolicies
-from kungfu.control import Action, Call, Checkpoint, Rescale, Restore, SetGlobalBatchSize, SetLearningRate, SetVariable
+from kungfu.control import (
+    Action,
+    Call,
+    Checkpoint,
+    Rescale,
+    Restore,
+    ScaleLearningRate,
+    SetGlobalBatchSize,
+    SetLearningRate,
+    SetVariable,
+)
 from kungfu.control.action import operands
 from kungfu.control.rule import distinct_name
 from kungfu.errors import InternalError
@@ -102,6 +112,8 @@ def does(action: Action, labels: Labels) -> str:
         return f"set the learning rate to {arguments}" + (
             f" over {action.ramp_length:g} {action.unit}" if action.ramp_length else ""
         )
+    if isinstance(action, ScaleLearningRate):
+        return f"multiply the learning rate of {action.step} by {labels[action.target]}, as {labels[action.in_force]}"
     if isinstance(action, SetVariable):
         return f"set {action.name} to {arguments}"
     if isinstance(action, Call):

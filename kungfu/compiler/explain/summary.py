@@ -31,6 +31,7 @@ from kungfu.control import (
     Rescale,
     Restore,
     Rule,
+    ScaleLearningRate,
     SetGlobalBatchSize,
     SetLearningRate,
     SetVariable,
@@ -172,6 +173,8 @@ def _news(rule: Rule) -> Iterator[str]:
         case SetLearningRate():
             asked = "" if rule.trigger.event == "rescale" else " and the one it asked for last"
             yield f"for another rate than the present one{asked}"
+        case ScaleLearningRate():
+            yield "for another finite factor above 0 than the last one"
         case SetVariable():
             yield "for another value than the one it asked for last"
         case Evict():
@@ -199,6 +202,10 @@ def _request(rule: Rule, wanted: Sequence[Signal], expressions: Expressions) -> 
         case SetLearningRate():
             over = f", over {action.ramp_length:g} {action.unit}" if action.ramp_length else ""
             return f"a learning rate: {number}{over}"
+        case ScaleLearningRate():
+            return (
+                f"a factor on the learning rate of {action.step}: {number}; without a barrier"
+            )
         case SetVariable(name=name):
             return f"another value of {name}: {number}"
         case Stop():

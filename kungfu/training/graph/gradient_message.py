@@ -19,6 +19,7 @@ from kungfu.compiler.lower import Program
 from kungfu.control.action import changes_membership
 from kungfu.runtime.api import Attachment, NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.training.graph.graph_state import CHECKSUM_FLOATS, GraphState, StateChecksum
+from kungfu.training.graph.learning_rate import LearningRateFactor
 from kungfu.training.graph.step_record import MessageNumbers
 from kungfu.training.graph.totals import SentTotals
 from kungfu.training.graph.variable_io import run_where
@@ -28,13 +29,15 @@ _HEADER = 4  # samples, loss times samples, posts, and the number of posts that 
 
 @dataclass(frozen=True)
 class Averaging:
-    """The parts of a run that ``average`` uses; ``loss_scale`` returns the optimizer's factor on the loss."""
+    """The parts of a run that ``average`` uses; ``loss_scale`` returns the optimizer's factor on the loss, and
+    ``rate_factor`` receives the policies' factor on the learning rate, if there is one."""
 
     graph_state: GraphState
     program: Program
     attachment: Attachment
     learning_rate: Callable[[], Any]
     loss_scale: Callable[[], Any] | None = None
+    rate_factor: LearningRateFactor | None = None
 
 
 def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
@@ -108,6 +111,8 @@ def send(
     )
     extras, summed = added.received(extras)
     extras = _without_checksums(checksum, extras, size)
+    if averaging.rate_factor is not None:  # before the update, and again if the step is done again
+        averaging.rate_factor.receive(extras[_HEADER:])
     # After the message: the means, the agreed signals, and the policies that follow from them.
 
     def corrected() -> list[Any]:
@@ -341,11 +346,11 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any, now
 def _post(averaging: Averaging, outcome: Any) -> None:
     """Graph: stores the inputs of the rules that fired, and requests a barrier if an acting rule fired."""
     graph_state, rules = averaging.graph_state, averaging.program.plan.rules
-    acting = [rule.mode == "acting" for rule in rules]
     # Shadow rules do not act: the host reports them, without a barrier.
-    if not all(acting):
-        graph_state.rules.shadows.assign(outcome, standing=tf.logical_not(tf.constant(acting, tf.bool)))
-    if not any(acting):
+    reported = [rule.is_reported for rule in rules]
+    if any(reported):
+        graph_state.rules.shadows.assign(outcome, standing=tf.constant(reported, tf.bool))
+    if not any(rule.posts for rule in rules):
         return
 
     changing = tf.constant([changes_membership(rule.action) for rule in rules], tf.bool)

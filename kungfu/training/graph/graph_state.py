@@ -296,7 +296,7 @@ class RuleOutcomes:
     def put_in_force(self, plan: CompiledPolicies, *, held: Collection[str]) -> None:
         """Host: lets the acting rules request barriers, except those for another size that a hold has stopped."""
         stopped = [one for one in plan.rules if one.name in held and isinstance(one.action, (Rescale, Evict))]
-        standing = [one.mode == "acting" and one not in stopped for one in plan.rules]
+        standing = [one.posts and one not in stopped for one in plan.rules]
         write_variable(self.standing, standing)
 
     def post(self, outcome: Any, *, step: Any) -> None:

@@ -1,15 +1,18 @@
-"""Updates the learning rate in the graph, step by step along a ramp that a rule has set."""
+"""Updates the learning rate in the graph: along a ramp that a rule has set, and by a factor in every step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from kungfu.errors import UsageError
-from kungfu.framework_internals import learning_rate_or_schedule
+from kungfu.compiler import CompiledPolicies
+from kungfu.control import ScaleLearningRate
+from kungfu.errors import PolicyError, UsageError
+from kungfu.framework_internals import learning_rate_or_schedule, learning_rate_scaled
 from kungfu.runtime.api import Ramp
 from kungfu.training.graph.graph_state import ProgressVariables
 from kungfu.training.graph.variable_io import run_where
@@ -104,14 +107,70 @@ class LearningRateControl:
         run_where(self._moves.read_value(), move)
 
 
-def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
-    """The rate control of a run's optimizer, for policies; ``UsageError`` if the run has several optimizers."""
+class LearningRateFactor:
+    """The factor by which a policy multiplies the learning rate of an optimizer in the step.
+
+    The factor is a part of the shared state. Outside the step, the optimizer has its plain rate.
+
+    Args:
+        optimizer: The optimizer whose learning rate is multiplied.
+        index: The place of rank 0's factor among the policies' floats on the gradients' message.
+    """
+
+    def __init__(self, optimizer: Any, *, index: int) -> None:
+        self._optimizer, self._index, self._is_read = optimizer, index, False
+        self.variable = tf.Variable(1.0, trainable=False, name="kungfu/learning_rate_factor")
+        self._plain: Callable[[], Any] = lambda: optimizer.learning_rate
+
+    @contextmanager
+    def around_function(self) -> Iterator[None]:
+        """Graph: surrounds the user's function, in which the optimizer updates with its rate times the factor."""
+        with learning_rate_scaled(self._optimizer, self._scaled) as self._plain:
+            yield
+
+    def plain_rate(self) -> Any:
+        """Graph: the learning rate without the factor."""
+        return tf.convert_to_tensor(self._plain())
+
+    def receive(self, floats: Any) -> None:
+        """Graph: stores the factor from the policies' floats, summed over the peers; the step's update reads it."""
+        self.variable.assign(floats[self._index])
+
+    def refuse_unread(self, plan: CompiledPolicies) -> None:
+        """Raises ``PolicyError`` if the traced step does not read the learning rate, so that nothing would change."""
+        if not self._is_read:
+            rule = next(one for one in plan.rules if isinstance(one.action, ScaleLearningRate) and one.mode == "acting")
+            text = (
+                f"{rule.origin}: policy {rule.name!r} multiplies the learning rate: the step that was traced does not "
+                "read the rate of the attached optimizer, so that nothing would change"
+            )
+            raise PolicyError(text, policy=rule.name, origin=rule.origin)
+
+    @tf.autograph.experimental.do_not_convert
+    def _scaled(self, rate: Any) -> Any:
+        self._is_read = True
+        rate = tf.convert_to_tensor(rate)
+        return rate * tf.cast(self.variable.read_value(), rate.dtype)
+
+
+def make_factor(plan: CompiledPolicies, optimizers: Sequence[Any]) -> LearningRateFactor | None:
+    """The factor on the rate of a run's optimizer, if a policy has one; ``UsageError`` for several optimizers."""
+    index = plan.rate_factor_index
+    return None if index is None else LearningRateFactor(_only_optimizer(optimizers), index=index)
+
+
+def _only_optimizer(optimizers: Sequence[Any]) -> Any:
     if len(optimizers) > 1:
         raise UsageError(
             f"a policy sets the learning rate, but {len(optimizers)} optimizers are attached: it must be clear whose; "
             "attach one optimizer"
         )
-    optimizer = getattr(optimizers[0], "inner_optimizer", optimizers[0])  # inside a loss-scaling optimizer
+    return getattr(optimizers[0], "inner_optimizer", optimizers[0])  # inside a loss-scaling optimizer
+
+
+def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
+    """The rate control of a run's optimizer, for policies; ``UsageError`` if the run has several optimizers."""
+    optimizer = _only_optimizer(optimizers)
     factored, left = None, 1.0
     schedule = learning_rate_or_schedule(optimizer)
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):

@@ -23,7 +23,7 @@ from kungfu.runtime.api import Settings
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.hyperparameters import make_hyperparameters
 from kungfu.training.graph.layer_memory import LayerMemory, LayerReduction
-from kungfu.training.graph.learning_rate import make_learning_rate
+from kungfu.training.graph.learning_rate import LearningRateFactor, make_factor, make_learning_rate
 from kungfu.training.graph.step_record import StepRecord
 from kungfu.training.graph.tracing.effects import EffectGate
 from kungfu.training.graph.tracing.random_streams import joiner_seed
@@ -112,13 +112,13 @@ def attach_built(
         graph_state = GraphState.of(plan)
         graph_state.view.assign_limits(connection.limits)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
-        hyperparameters = make_hyperparameters(plan, optimizers)
+        factor, hyperparameters = make_factor(plan, optimizers), make_hyperparameters(plan, optimizers)
     # The counts of steps and samples of earlier phases continue.
     done = connection.steps()
     graph_state.progress.step.assign(done)
     graph_state.progress.trained.assign(connection.trained)
     memory = LayerMemory.of(model, combine)
-    state = _state(model, optimizers, graph_state, program, memory)
+    state = _state(model, optimizers, graph_state, program, memory, factor)
     if settings is not None:  # a program that runs alone draws the same numbers as without kungfu
         seed = seed if settings.checkpoints.founders else joiner_seed(seed, job=settings.job)
         plant_seeds(state.classes, seed=seed, peer=settings.peer, after=done)
@@ -129,15 +129,19 @@ def attach_built(
     trained = TrainedObjects(model, optimizers, state, seed, connection.peer)
     # For a program that runs alone no peer waits, so its step has no trial run.
     gate = None if settings is None else EffectGate(lambda: graph_state.view.version.read_value() > 0)
+    trace = StepTrace(gate)
+    if factor is not None:
+        trace.around.append(factor.around_function)
     calls = StepCalls(
         Run(
             trained=trained,
             program=program,
             graph_state=graph_state,
             rate=rate,
+            factor=factor,
             hyperparameters=hyperparameters,
             memory=memory,
-            trace=StepTrace(gate),
+            trace=trace,
             attachment=attachment,
             membership=membership,
             settings=_run_settings(connection, steps_before=done),
@@ -272,10 +276,17 @@ def _refuse_synchronized(model: Any) -> None:
 
 
 def _state(
-    model: Any, optimizers: Sequence[Any], graph_state: GraphState, program: Program, memory: LayerMemory
+    model: Any,
+    optimizers: Sequence[Any],
+    graph_state: GraphState,
+    program: Program,
+    memory: LayerMemory,
+    factor: LearningRateFactor | None,
 ) -> TrainingState:
     progress = graph_state.progress
     agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset", "batch", "trained")}
     folds = {f"policy/{fold.name}": fold.variable for fold in program.variables if fold.placement == "agreed"}
+    if factor is not None:
+        folds["policy/learning_rate_factor"] = factor.variable
     classes = classify(model, optimizers, {**agreed, **folds}, reductions=memory.reductions)
     return TrainingState(classes, on_rescaled=program.reset_on_rescale)

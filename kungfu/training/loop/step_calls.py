@@ -183,6 +183,8 @@ class StepCalls:
         run = self.run
         compiled = prepare_step(run, function, tensors, structure, hold=self.hold_barrier)
         refuse_unread(run.plan, run.hyperparameters)
+        if run.factor is not None:
+            run.factor.refuse_unread(run.plan)
         for name, rule in setting_rules(run.plan).items():
             try:
                 run.registry.number(name, 0.0)
@@ -336,8 +338,8 @@ class StepLog:
         self._graph_state, self._membership = run.graph_state, run.membership
         self._step_record, self._shadows = run.graph_state.metrics.step_record, run.graph_state.rules.shadows
         self._journal, self._recorder = run.journal, run.recorder
-        # The names of the shadow rules: by mode, or because the budget does not let them act.
-        self._in_shadow = {rule.name for rule in run.plan.rules if rule.mode != "acting"}
+        # The names of the shadow rules, and of those that report a rule that a budget holds back, or a factor.
+        self._in_shadow = {rule.name for rule in run.plan.rules if rule.is_reported}
 
     def record_view(self) -> None:
         """Records the current view in the trace, if the view has changed."""
