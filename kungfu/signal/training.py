@@ -191,7 +191,7 @@ class TrainingSignals:
     """Samples of an epoch; no step crosses its end; 0 if unknown (int64, samples, agreed)."""
 
     learning_rate: Source
-    """The optimizer's learning rate (float32, agreed)."""
+    """The optimizer's learning rate, without the factor of `kf.control.learning_rate` (float32, agreed)."""
 
     requested_rate: Source
     """The learning rate that a rule or a hook requested last, 0 if none (float32, agreed).

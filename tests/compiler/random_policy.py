@@ -174,7 +174,7 @@ def instructions(
 
 
 def random_plan(program: Sequence[Instruction], *, makers: Mapping[str, Any] = ROUGH) -> CompiledPolicies:
-    """The plan of the policy that these instructions make: a rule that rescales, one that calls, and some names.
+    """The plan of the policy that these instructions make: rules that rescale, call and move the rate, and some names.
 
     One that has a rule which can never fire is refused, and is no example.
     """
@@ -204,6 +204,7 @@ def _rules(pools: Pools, program: Sequence[Instruction]) -> tuple[Rule, ...]:
         control.every(periods[1]).call(ignore, *numbers[-6:], seen),
         control.every(periods[1]).evict(vectors[-1] > 0.25),
         control.always().when(flags[program[2][2] % len(flags)]).set_learning_rate(abs(numbers[-1]) + 0.25),
+        control.learning_rate(numbers[program[2][3] % len(numbers)]),
     )
 
 

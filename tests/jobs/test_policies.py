@@ -127,6 +127,33 @@ def test_what_is_published_is_that_of_all_samples_and_what_was_fed_outlives_rank
     assert {one.rule for one in decisions} == {"three_while_cheap"}
 
 
+def test_a_factor_on_the_rate_is_the_same_on_all_peers_through_a_join_and_the_death_of_rank_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of each step: the factor follows from the loss of the step before, and the next loss from rate and factor."""
+    with started(tmp_path, "-np", 2, "--max", 3, program="paced.py", arguments=[tmp_path, "factored"]) as job:
+        job.event("rescale", to=3)
+        job.signal(signal.SIGKILL, peer=0)
+        recovered = job.event("recovered")
+        job.event("rescale", to=3, view=recovered["view"] + 1)
+        asked(job.folder, capsys, "stop")
+        ended = job.end()
+    assert ended.sizes == [2, 3, 2, 3]
+    losses, factors = ([row[name] for row in ended.metrics] for name in ("loss", "learning_rate_factor"))
+    assert [row["step"] for row in ended.metrics] == [*range(1, len(losses) + 1)]
+    assert factors == pytest.approx([1.0, *(1 / (1 + loss**2) for loss in losses[:-1])], rel=1e-5)
+    steps = zip(losses, factors, strict=True)
+    assert losses[1:] == pytest.approx([loss - 0.5 * factor for loss, factor in steps][:-1], rel=1e-5, abs=1e-6)
+    assert {row["learning_rate"] for row in ended.metrics} == {0.5}
+    assert [event["what"] for event in ended.all_of("set")] in ([], ["stop"])
+    weights = [path.read_text() for path in tmp_path.glob("weight-*")]
+    assert len(weights) == 3
+    assert len(set(weights)) == 1, "bit for bit"
+    _, decisions = replayed(ended)
+    moves = [one for one in decisions if one.rule == "factor_of_loss"]
+    assert [one.value for one in moves[:20]] == pytest.approx(factors[1:21], rel=1e-5)
+
+
 def test_a_size_its_batch_and_its_rate_are_one_decision_that_outlives_rank_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -203,9 +203,7 @@ def _request(rule: Rule, wanted: Sequence[Signal], expressions: Expressions) -> 
             over = f", over {action.ramp_length:g} {action.unit}" if action.ramp_length else ""
             return f"a learning rate: {number}{over}"
         case ScaleLearningRate():
-            return (
-                f"a factor on the learning rate of {action.step}: {number}; without a barrier"
-            )
+            return f"a factor on the learning rate of {action.step}: {number}; without a barrier"
         case SetVariable(name=name):
             return f"another value of {name}: {number}"
         case Stop():

@@ -189,7 +189,9 @@ class StepCalls:
             try:
                 run.registry.number(name, 0.0)
             except UsageError as error:
-                raise refusal(rule, str(error)) from error
+                rate = "for the optimizer's, write set_learning_rate(), or kf.control.learning_rate() without a barrier"
+                hint = f"; {rate}" if name == "learning_rate" else ""
+                raise refusal(rule, f"{error}{hint}") from error
         self.data_cursor.catch_up(phase=run.settings.phase)
         barrier.join(run)
         self.step_log.record_view()

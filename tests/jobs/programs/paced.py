@@ -13,6 +13,8 @@ training, so that the job does not end before the test has seen what it waits fo
   its first step, another one than the others; the policy asks for three peers while the price is low;
 - ``deciding``: one decision brings a third peer, a batch and a rate; beside it a momentum is set, which each peer at
   last writes into FOLDER/momentum-PEER;
+- ``factored``: the rate is multiplied by a factor of the loss in every step, while the size changes; each peer at last
+  writes its weight into FOLDER/weight-PEER;
 - ``noise``: two samples, with the gradients [3, 0] and [1, 0]; rank 0 writes the noise scales that a hook was told into
   FOLDER/calls.
 """
@@ -90,6 +92,11 @@ def in_one_decision(training: Any) -> Any:
     return later.rescale(3, batch=24, rate=0.5, over_steps=4), later.set("momentum", 0.75)
 
 
+@kf.policy
+def factor_of_loss(training: Any) -> Any:
+    return kf.control.learning_rate(1 / (1 + training.mean_loss**2))
+
+
 def way_of(how: str, folder: Path, slow: int, sizes: dict[int, int]) -> Way:
     match how:
         case "utility":
@@ -104,6 +111,8 @@ def way_of(how: str, folder: Path, slow: int, sizes: dict[int, int]) -> Way:
             return Way(policies, lambda peer: 0.6 if peer == slow and (folder / "slow").exists() else 0.05, 200)
         case "deciding":
             return Way([in_one_decision()], epochs=1_000_000)
+        case "factored":
+            return Way([factor_of_loss(), schedule({8: 3})], epochs=1_000_000, samples=[(1.0,)] * 48)
         case "noise":
             return Way([noise_scale()], lambda peer: 0.0, 230, ((3.0, 0.0), (1.0, 0.0)), 2)
     return Way([three_while_cheap()] if how == "own-signals" else [CALLING])
@@ -116,7 +125,8 @@ def main(folder: Path, how: str, slow: int = 0, *size_at: int) -> None:
     samples = np.array(way.samples, np.float32)
     dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
     model = keras.Sequential([keras.Input(samples.shape[1:]), dense])
-    optimizer = keras.optimizers.SGD(0.0, momentum=0.5)
+    rate = {"learning_rate": 0.5} if how == "factored" else {"learning_rate": 0.0, "momentum": 0.5}
+    optimizer = keras.optimizers.SGD(**rate)
     training = kf.attach(model, optimizer, policies=way.policies)
 
     def loss(found: Any, x: Any) -> Any:
@@ -134,6 +144,8 @@ def main(folder: Path, how: str, slow: int = 0, *size_at: int) -> None:
             training.feed("price", 1.5 + training.peer)
     if how == "deciding":
         (folder / f"momentum-{training.peer}").write_text(str(float(tf.convert_to_tensor(optimizer.momentum))))
+    if how == "factored":
+        (folder / f"weight-{training.peer}").write_text(float(np.asarray(model.weights[0])[0, 0]).hex())
     if calls and training.rank == 0:
         (folder / "calls").write_text(json.dumps(calls))
 
