@@ -93,6 +93,14 @@ def test_keras_gives_the_schedule_of_an_optimizer() -> None:
     assert found is schedule, "Optimizer._learning_rate is no schedule: rules could not move such a rate"
 
 
+def test_keras_reads_the_rate_of_an_update_by_a_method_that_is_replaced() -> None:
+    optimizer = keras.optimizers.SGD(1.0)
+    with internals.learning_rate_scaled(optimizer, lambda rate: tf.convert_to_tensor(rate) / 2) as plain:
+        found = [float(tf.convert_to_tensor(one)) for one in (optimizer.learning_rate, plain())]
+    harm = "Optimizer._get_current_learning_rate is not what the public rate reads: a factor on it would change nothing"
+    assert [*found, float(tf.convert_to_tensor(optimizer.learning_rate))] == [0.5, 1.0, 1.0], harm
+
+
 def test_keras_tells_the_model_alone_from_which_epoch_a_backup_goes_on(tmp_path: Path) -> None:
     one = model()
     one.compile("sgd", "mse")

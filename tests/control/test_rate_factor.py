@@ -41,7 +41,7 @@ def in_force(policies: Policy | list[Policy], losses: list[float], *, size: int 
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_factor_of_the_loss_is_that_of_the_next_step_and_one_of_the_step_is_its_own(size: int) -> None:
+def test_a_factor_of_the_loss_is_of_the_next_step_and_one_of_the_step_its_own(size: int) -> None:
     assert in_force(of_loss(), [0.5, 0.25, 4.0, 2.0], size=size) == [1.0, 0.5, 0.25, 4.0]
     assert in_force(of_step(steps=4), [0.0] * 3, size=size) == [0.75, 0.5, 0.25]
     both = kf.Policy("both", lambda t: kf.control.learning_rate(t.mean_loss.ema(1.0).before_step()))

@@ -127,7 +127,7 @@ def test_what_is_published_is_that_of_all_samples_and_what_was_fed_outlives_rank
     assert {one.rule for one in decisions} == {"three_while_cheap"}
 
 
-def test_a_factor_on_the_rate_is_the_same_on_all_peers_through_a_join_and_the_death_of_rank_0(
+def test_a_factor_is_the_same_on_all_peers_through_a_join_and_the_death_of_rank_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of each step: the factor follows from the loss of the step before, and the next loss from rate and factor."""

@@ -58,6 +58,34 @@ def test_alone_policies_see_the_steps_of_keras_own_fit(data):
         assert int(one.optimizer.iterations) == 12
 
 
+COSINE = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=12)
+
+
+class Product(keras.optimizers.schedules.LearningRateSchedule):
+    """The schedule, halved after every fourth step."""
+
+    def __call__(self, step: Any) -> Any:
+        return COSINE(step) * 0.5 ** tf.cast(step // 4, tf.float32)
+
+
+def alone(model: Any, *args: Any, policies: Any, **given: Any) -> None:
+    kf.keras.attach(model, policies=policies)
+    plainly(model, *args, **given)
+
+
+@pytest.mark.parametrize("fit", [alone, in_job])
+def test_a_factor_multiplies_the_schedule_of_a_fit_as_one_of_keras_would(fit):
+    halving = kf.Policy("halving", lambda training: kf.control.learning_rate(0.5 ** ((training.step - 1) // 4)))
+    (x, y), given = points(), {"epochs": 3, "batch_size": 16}
+    with float64():
+        mine, plain = (compiled(network(), optimizer=keras.optimizers.SGD(one)) for one in (COSINE, Product()))
+        fit(mine, x, y, policies=[halving], **given)
+        plainly(plain, x, y, **given)
+        # The schedule is of float32, and the plain fit runs op by op.
+        assert_same(mine, plain, relative=1e-5)
+    assert float(mine.optimizer.learning_rate) == float(COSINE(12)), "outside the step, the schedule alone"
+
+
 @pytest.mark.slow
 def test_what_is_saved_cloned_or_loaded_after_it_is_a_plain_model(tmp_path):
     model = compiled(network(), metrics=["mae"])

@@ -110,7 +110,7 @@ def test_a_factor_that_is_not_usable_leaves_the_last_one_and_is_an_event_once():
     assert (told["step"], told["asked"], told["action"]) == (3, None, "ScaleLearningRate")
 
 
-def test_an_infinite_factor_is_an_event_that_can_be_read_and_says_what_a_factor_takes():
+def test_an_infinite_factor_is_an_event_that_can_be_read():
     named = {"rule": "held(cooling)", "action": "ScaleLearningRate", "ranks": (), "budget": ""}
     event = HeldEvent(step=2, saw={"target": math.inf}, asked=math.inf, **named)
     again = event_in(event_to_line(event))
