@@ -59,7 +59,7 @@ def test_a_factor_that_is_not_usable_leaves_the_last_one_and_is_reported_once() 
     assert reported([math.nan, math.nan]) == []
 
 
-def reported(losses: list[float]) -> list[tuple[int, float]]:
+def reported(losses: list[float]) -> list[tuple[int, Any]]:
     plan = compile_policies([of_loss()])
     replay, found = Replay(plan, size=1), []
     for step, loss in enumerate(losses, start=1):
@@ -151,10 +151,15 @@ def test_a_model_trains_at_the_rate_times_the_factor_and_holds_no_barrier_for_it
 
 
 def test_a_random_function_of_a_model_is_called_once_for_a_step() -> None:
-    calls, generator = [], np.random.default_rng(3)
+    calls: list[tuple[str, int]] = []
+    generator = np.random.default_rng(3)
 
     def drawn(name: str) -> Any:
-        return lambda at: calls.append((name, int(at))) or 1.0 + generator.random()
+        def draw(at: int) -> float:
+            calls.append((name, int(at)))
+            return 1.0 + float(generator.random())
+
+        return draw
 
     noisy = ClusterModel({1: 100}, steps=20, noise_by_step=drawn("noise"), loss_by_step=drawn("loss"))
     run_on_model(gns_batch(max_peers=4), noisy)
