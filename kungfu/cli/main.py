@@ -171,6 +171,10 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", dest="form", action="store_const", const="json", help="print the whole plan as JSON")
     how = "with --ir: one line per monitor (folded), or one line per node of each monitor (open); folded by default"
     parser.add_argument("--monitors", choices=["folded", "open"], help=how)
+    averages = (
+        "the job averages models every H steps (attach(sync=)): show how long rules may wait for the next average"
+    )
+    parser.add_argument("--average-models", type=int, metavar="H", help=averages)
     parser.set_defaults(act=_explain, name="explain")
 
 
@@ -246,15 +250,19 @@ def _add_module(parser: argparse.ArgumentParser, *, name: str, module: Any) -> N
 def _explain(given: argparse.Namespace) -> int:
     """Prints the plan of one job's policies without TensorFlow: its summary, or all its nodes."""
     from kungfu.compiler import compile_policies, explain, explain_json, summarize
+    from kungfu.control.synchronisation import Synchronisation, average_models
     from kungfu.policy_definition.policy_path import load_policy
 
     if given.monitors and given.form != "ir":
         raise UsageError(f"--monitors {given.monitors}: chooses among the nodes that --ir shows; add --ir")
-    plan = compile_policies([load_policy(one) for one in given.specs])
+    every: int | None = given.average_models
+    sync: Synchronisation = "gradients" if every is None else average_models(every=every)
+    plan = compile_policies([load_policy(one) for one in given.specs], sync=sync)
     if given.form == "json":
         print(json.dumps(explain_json(plan), indent=2))
     else:
-        print(explain(plan, monitors=given.monitors or "folded") if given.form == "ir" else summarize(plan), end="")
+        summary = summarize(plan, average_every=every or 0)
+        print(explain(plan, monitors=given.monitors or "folded") if given.form == "ir" else summary, end="")
     return 0
 
 

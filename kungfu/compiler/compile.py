@@ -12,10 +12,16 @@ from dataclasses import replace
 
 from kungfu.compiler.compiled_policies import CompiledPolicies
 from kungfu.compiler.passes import check, schedule, simplify
+from kungfu.compiler.passes.synchronising import (
+    STEPS_SINCE_AVERAGE,
+    due_in_synchronising_steps,
+    refuse_mean_gradients,
+)
 from kungfu.control import Budget, Call, Evict, Replace, Rescale, Rule, ScaleLearningRate
 from kungfu.control.action import changes_membership, numbers_of, rewired
 from kungfu.control.budget import Allowance, Spent, news_of_held
 from kungfu.control.rule import JOB, distinct_name, rate_limited, reports_unusable
+from kungfu.control.synchronisation import AverageModels, Synchronisation
 from kungfu.monitor import straggler_fractions
 from kungfu.ops import count
 from kungfu.policy_definition import Policy, checked_policies
@@ -24,7 +30,9 @@ from kungfu.signal.operation import SCALAR
 from kungfu.signal.source_location import attributed_to
 
 
-def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> CompiledPolicies:
+def compile_policies(
+    policies: Sequence[Policy], *, budget: Budget | None = None, sync: Synchronisation = "gradients"
+) -> CompiledPolicies:
     """Compiles several policies to one plan: checks them, shares equal nodes, assigns stages and fuses collectives.
 
     A pure function, with the same result on every peer.
@@ -32,11 +40,14 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     Args:
         policies: The policies of one job, in the order of their rules.
         budget: The limit on changes of the cluster by all policies together; ``None``: each policy's own limit applies.
+        sync: How the peers keep their models alike; with averages of models, rules are evaluated in the steps after
+            which models are averaged.
 
     Raises:
         PolicyError: `policies` is not a list of policies, or a policy is wrong: an action or trigger on a local signal,
             a collective under a gate that could differ between peers, two policies that set the same value without a
-            combination such as `first`, and similar faults.
+            combination such as `first`, and similar faults; or it needs the mean of gradients that ``sync`` does not
+            average.
 
     >>> from kungfu.policies import gns_batch
     >>> compile_policies([gns_batch(max_peers=8)]).messages_per_step
@@ -46,15 +57,31 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     training = TrainingSignals(job=job)
     built = [(policy.name, policy.build(training)) for policy in checked_policies(policies)]
     check(built, job=job)
+    averages = isinstance(sync, AverageModels)
+    if averages:
+        refuse_mean_gradients(built)
     every = _distinct(rate_limited(rule) for _, group in built for rule in group)
     rules = _distinct(_budgeted((one for one in every if one.trigger.event == "step"), budget=budget))
     on_rescale = tuple(one for one in every if one.trigger.event == "rescale")
+    if averages:  # `kungfu why` shows how long a rule that was due may have waited
+        rules = tuple(_showing_window(rule) for rule in rules)
     signals = tuple(signal for rule in rules for signal in rule.roots)
-    shared = simplify((*signals, *(signal for rule in on_rescale for signal in rule.roots)))
+    roots = (*signals, *(signal for rule in on_rescale for signal in rule.roots))
+    if averages:
+        fitted = due_in_synchronising_steps(roots)
+        simple = simplify(fitted.values())
+        shared: Mapping[Signal, Signal] = {node: simple[one] for node, one in fitted.items()}
+    else:
+        shared = simplify(roots)
     planned = tuple(_rewired(rule, shared=shared) for rule in rules)
     watched = _watched(signals, shared=shared)
     plan = schedule(planned, watched=watched, straggler_fractions=_straggler_fractions(signals, shared=shared))
     return replace(plan, on_rescale=tuple(_rewired(rule, shared=shared) for rule in on_rescale))
+
+
+def _showing_window(rule: Rule) -> Rule:
+    name = distinct_name(STEPS_SINCE_AVERAGE.source, used=rule.inputs)
+    return replace(rule, inputs={**rule.inputs, name: STEPS_SINCE_AVERAGE})
 
 
 def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:

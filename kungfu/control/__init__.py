@@ -20,11 +20,13 @@ from kungfu.control.hill_climbing import Growth, Walk, check_peers, hill_climb, 
 from kungfu.control.measured_sizes import SizeEstimate
 from kungfu.control.rate_limit import Cooldown
 from kungfu.control.rule import Rule
+from kungfu.control.synchronisation import AverageModels, average_models
 from kungfu.control.trigger import AtRescale, Trigger, always, every, learning_rate, on_rescale
 
 __all__ = [
     "Action",
     "AtRescale",
+    "AverageModels",
     "Budget",
     "Call",
     "Checkpoint",
@@ -45,6 +47,7 @@ __all__ = [
     "Trigger",
     "Walk",
     "always",
+    "average_models",
     "check_peers",
     "every",
     "hill_climb",

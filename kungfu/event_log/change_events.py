@@ -173,6 +173,8 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         redone: The number of steps that are repeated.
         registered_before: The step before which the job's registered values were read, if no surviving peer has
             newer values; else ``None``.
+        lost_samples: The samples on which lost peers trained after the last average of models, so that they are in
+            no average; 0 in a run that averages gradients.
         target: The number of peers once replacements are ready.
         global_batch_size: Samples per step after the recovery.
         stop_s: Seconds from the end of the last step to the end of the next step, minus the time of one step.
@@ -199,14 +201,17 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
     step_s: float
     parts: Mapping[str, float]
     registered_before: int | None = None
+    lost_samples: int = 0
 
     def one_line(self) -> str:
         redone = f", {counted(self.redone, 'step')} undone" if self.redone else ""
         before = self.registered_before
         registered = "" if before is None else f", registered values from before step {figure(before)}"
+        lost = f", {counted(self.lost_samples, 'sample')} in no average" if self.lost_samples else ""
+        state = "the survivors' average" if self.lost_samples else f"the state of peer {figure(self.state_of)}"
         return (
-            f"step {figure(self.step)}: {figure(self.before)} -> {counted(self.after, 'peer')}, from the state of peer "
-            f"{figure(self.state_of)}{redone}{registered}, batch {figure(self.global_batch_size)}; training stood "
+            f"step {figure(self.step)}: {figure(self.before)} -> {counted(self.after, 'peer')}, from {state}"
+            f"{redone}{lost}{registered}, batch {figure(self.global_batch_size)}; training stood "
             f"still for {duration(self.stop_s)}"
         )
 
@@ -258,6 +263,10 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         return f"step {figure(self.step)}, after the {self.cause()}: {_came(self)}"
 
     def _redone(self) -> str:
+        # The run averages models, and the lost peers had trained since the last average.
+        if self.lost_samples:
+            samples = counted(self.lost_samples, "sample")
+            return f"{samples} of the lost peers are in no average: the state is the average of the others' models"
         # The adopted state is older than the state of rank 0 before the loss.
         if self.redone:
             steps = counted(self.redone, "step")

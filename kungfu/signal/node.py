@@ -200,7 +200,7 @@ class Source(Signal):
     @property
     def written(self) -> str:
         """The source as written in a policy, for example ``training.size``."""
-        if self.declared is None:
+        if self.declared is None or self.declared.given_by == "average":
             return f"training.{self.source}"
         return f'training.{"fed" if self.declared.given_by == "feed" else "published"}("{self.source}")'
 
@@ -218,7 +218,7 @@ class Source(Signal):
 
     @cached_property
     def exact(self) -> bool:
-        return self.source in GATE_SOURCES
+        return self.source in GATE_SOURCES or self.kind.given_by == "average"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,8 +13,8 @@ from typing import Literal
 from kungfu.signal.operation import NEST, SignalType
 
 Placement = Literal["local", "agreed"]
-# The provider: kungfu's step, or the user's program through training.publish or training.feed
-GivenBy = Literal["step", "publish", "feed"]
+# The provider: kungfu's step, the user's program through training.publish or training.feed, or the average of models
+GivenBy = Literal["step", "publish", "feed", "average"]
 Known = Literal["before", "after"]
 
 _FLOAT = SignalType("float32")

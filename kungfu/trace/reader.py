@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.compiler import CompiledPolicies
+from kungfu.compiler.passes.synchronising import STEPS_SINCE_AVERAGE
 from kungfu.compiler.serialize import plan_from_json
 from kungfu.errors import UsageError
 from kungfu.trace.lines import TRACE_SCHEMA, LineFields, line_kind, number_from_json
@@ -201,9 +202,14 @@ def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
     before: int | None = None
     lacking: list[tuple[int, str]] = []
     for step, view in latest.items():
-        if before is not None and step > before + 1:
-            gathered.remarks.append(f"steps {before + 1} to {step - 1} are not in the record")
-        before, shares = step, gathered.steps[step, view]
+        shares = gathered.steps[step, view]
+        # A run that averages models records the last step of each window only.
+        agreed = shares[0].get("agreed") if 0 in shares else None
+        since = agreed.get(STEPS_SINCE_AVERAGE.source, 1) if isinstance(agreed, dict) else 1
+        first = step - since if type(since) is int else step - 1
+        if before is not None and first > before:
+            gathered.remarks.append(f"steps {before + 1} to {first} are not in the record")
+        before = step
         if missing := _missing(shares):
             lacking.append((step, missing))
             continue

@@ -16,6 +16,7 @@ import numpy as np
 
 from kungfu.compiler import CompiledPolicies, Outcome
 from kungfu.compiler.fired import FiredRule, fired_rules
+from kungfu.compiler.passes.synchronising import STEPS_SINCE_AVERAGE
 from kungfu.compiler.replay import Replay
 from kungfu.errors import UsageError
 from kungfu.signal import NEST
@@ -141,16 +142,22 @@ def _from(trace: Trace, start: int) -> tuple[RecordedStep, ...]:
     return steps
 
 
+def _done_before(step: RecordedStep) -> int:
+    """The number of steps before those that a recorded step stands for: the steps since the last average of models, if
+    the run averages models."""
+    return step.step - int(step.agreed.get(STEPS_SINCE_AVERAGE.source, 1))
+
+
 def _beginning(
     trace: Trace, *, start: int, snapshots: Mapping[tuple[int, int], Snapshot]
 ) -> tuple[tuple[RecordedStep, ...], Snapshot | None]:
     """The steps to replay with the run's own plan, and the snapshot before them, ``None`` if there is no snapshot."""
     best: tuple[tuple[RecordedStep, ...], Snapshot | None] | None = None
     for index, step in enumerate(trace.steps):
-        found = snapshots.get((step.step - 1, step.view))
+        found = snapshots.get((_done_before(step), step.view))
         # The run's first step needs no snapshot; any other start needs a snapshot right before it. The latest start up
         # to the requested step is chosen.
-        if index == 0 and step.step == 1:
+        if index == 0 and _done_before(step) == 0:
             best = trace.steps, found
         elif found is not None and (best is None or step.step <= max(start, 1)):
             best = trace.steps[index:], found
@@ -167,17 +174,17 @@ def _enter(playing: _Playing, step: RecordedStep) -> None:
         return
     replaying.rescale(step.size, stayed=_survivors(playing, before, step))
     # A view begins with a snapshot, which shows whether the replay handled the change as the run did.
-    snapshot = playing.against.get((step.step - 1, step.view))
-    if snapshot is not None and not playing.is_lost and step.step == before.step + 1:
+    snapshot = playing.against.get((_done_before(step), step.view))
+    if snapshot is not None and not playing.is_lost and _done_before(step) == before.step:
         _compare_states(playing, snapshot)
 
 
 def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
     """True if the folds' states are unknown because steps before `step` are missing; a snapshot restores the states."""
     before = playing.previous
-    snapshot = playing.against.get((step.step - 1, step.view))
+    snapshot = playing.against.get((_done_before(step), step.view))
     # After a gap, the states are unknown until a snapshot restores them.
-    if before is not None and step.step > before.step + 1:
+    if before is not None and _done_before(step) > before.step:
         playing.is_lost = True
     if playing.is_lost and snapshot is not None:
         _restore(playing.replay, snapshot)

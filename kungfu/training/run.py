@@ -24,6 +24,7 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.hyperparameters import Hyperparameter
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl, LearningRateFactor
+from kungfu.training.graph.model_average import ModelAverage
 from kungfu.training.graph.program_variables import FedValues, PublishedValues
 from kungfu.training.graph.step_report import PlannedEpochs
 from kungfu.training.graph.tracing.trace import StepTrace
@@ -171,6 +172,7 @@ class Run:
         journal: Receives the events of this peer.
         recorder: Writes the trace of the steps, if requested.
         timer: Measures the pace of the steps.
+        models: Averages models, if the run does so in place of gradients.
         hooks: The functions called after a change of the membership.
         declared: The program's declarations about its loop.
         standing: The state of this peer in its job, such as its rank.
@@ -193,6 +195,7 @@ class Run:
     journal: EventLogWriter
     recorder: TraceRecorder | None
     timer: StepTimer
+    models: ModelAverage | None = None
     hooks: RescaleHooks = field(default_factory=RescaleHooks)
     declared: Declared = field(default_factory=Declared)
     standing: Standing = field(default_factory=Standing)
@@ -259,7 +262,11 @@ class Run:
         rate, scale = optimizer_signals(self.trained.optimizers[0] if optimizer is None else optimizer)
         rate = rate if self.factor is None else self.factor.plain_rate
         with trace.average():
-            averaging = Averaging(self.graph_state, self.program, self.attachment, rate, scale, self.factor)
+            averaging = Averaging(
+                self.graph_state, self.program, self.attachment, rate, scale, self.factor, self.models
+            )
+            if self.models is not None:  # a message follows the update
+                trace.undo_all()
             if not trace.is_last_average:
                 means, waited_s = average_before_last(averaging, gradients, number=trace.averages)
                 trace.waited.append(waited_s)

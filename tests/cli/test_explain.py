@@ -51,6 +51,16 @@ def test_the_whole_plan_is_shown_by_ir_alone(printed: Printed) -> None:
     )
 
 
+def test_with_averages_of_models_the_reaction_time_of_each_rule_is_shown(printed: Printed) -> None:
+    rules = ["kungfu.policies:schedule({100: 4})", "kungfu.policies:stop_on_nan"]
+    summary = printed("explain", *rules, "--average-models", "16")
+    said = "  reacts   in the next step that averages models (H = 16), at most 15 steps after it is due"
+    assert summary.count(said) == 2
+    assert "reacts" not in printed("explain", *rules)
+    assert "uses training.mean_grads" in printed("explain", SPEC, "--average-models", "16", code=2)
+    assert "takes a whole number of steps" in printed("explain", *rules, "--average-models", "0", code=2)
+
+
 def test_as_json_it_is_one_document(printed: Printed) -> None:
     document = json.loads(printed("explain", SPEC, "--json"))
     none = dict.fromkeys(("messages_per_step", "gated_messages", "floats_per_peer"), 0)

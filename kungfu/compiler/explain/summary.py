@@ -50,11 +50,15 @@ _NAMED = 8  # columns of the names of a rule's lines
 _DESCRIBED = ("target", "target_batch", "target_rate", "marked", "rescales_left", "replacements_left")
 
 
-def summarize(plan: CompiledPolicies) -> str:
+def summarize(plan: CompiledPolicies, *, average_every: int = 0) -> str:
     """A plan in a few lines for each rule: what it watches, when it fires, what it asks for; and the costs.
 
     Each policy begins with the first sentence of its docstring and with its settings. For a combination such as
     `at_most`, the rules of its policies follow the rule that chooses among their requests.
+
+    Args:
+        plan: The plan.
+        average_every: H, if the job averages models every H steps; 0 if it averages gradients.
 
     Returns:
         Lines of at most 100 columns, each with its line ending.
@@ -72,10 +76,12 @@ def summarize(plan: CompiledPolicies) -> str:
     """
     # A rule in mode "held" is the twin of another rule.
     rules = [one for one in (*plan.rules, *plan.on_rescale) if one.mode != "held"]
-    return "\n".join([*_policies(rules, plan), *_of_job(plan)]) + "\n"
+    return "\n".join([*_policies(rules, plan, every=average_every), *_of_job(plan)]) + "\n"
 
 
-def _policies(rules: Sequence[Rule], plan: CompiledPolicies, *, chosen_by: Rule | None = None) -> Iterator[str]:
+def _policies(
+    rules: Sequence[Rule], plan: CompiledPolicies, *, every: int, chosen_by: Rule | None = None
+) -> Iterator[str]:
     """The lines of rules, under the policies that made them; `chosen_by` is the rule that merges these rules."""
     groups: dict[int, list[Rule]] = {}
     for rule in rules:
@@ -86,9 +92,9 @@ def _policies(rules: Sequence[Rule], plan: CompiledPolicies, *, chosen_by: Rule 
         if isinstance(policy := group[0].policy, Policy):  # a plan from a record does not know its policies
             yield from _policy(policy)
         for rule in group:
-            yield from _rule(rule, expressions, chosen_by=chosen_by)
+            yield from _rule(rule, expressions, every=every, chosen_by=chosen_by)
             if rule.merged:
-                yield from _policies(rule.merged, plan, chosen_by=rule)
+                yield from _policies(rule.merged, plan, every=every, chosen_by=rule)
 
 
 def _policy(policy: Policy) -> Iterator[str]:
@@ -98,7 +104,7 @@ def _policy(policy: Policy) -> Iterator[str]:
         yield from _wrapped(text, indent="  ", other="  ")
 
 
-def _rule(rule: Rule, expressions: Expressions, *, chosen_by: Rule | None) -> Iterator[str]:
+def _rule(rule: Rule, expressions: Expressions, *, every: int, chosen_by: Rule | None) -> Iterator[str]:
     chosen = f", for {chosen_by.name} to choose from" if chosen_by else ""
     yield from _wrapped(f"rule {rule.name}{chosen}{MODES[rule.mode]}", other="  ")
     wanted = _wanted(rule.action)
@@ -108,6 +114,9 @@ def _rule(rule: Rule, expressions: Expressions, *, chosen_by: Rule | None) -> It
     # A request that is chosen from may be one that the merged rule does not make.
     news = () if chosen_by else _news(rule)
     yield from _field("fires", ", ".join([*_when(rule, expressions), *news]))
+    if every and rule.trigger.event == "step":
+        later = f"at most {counted(every - 1, 'step')} after it is due" if every > 1 else "that is, in every step"
+        yield from _field("reacts", f"in the next step that averages models (H = {every}), {later}")
     yield from _field("calls" if isinstance(rule.action, Call) else "asks for", _request(rule, wanted, expressions))
     if not rule.merged and not isinstance(rule.action, Call):
         own = [name for name, one in rule.inputs.items() if label_of(one) != name and name not in _DESCRIBED]

@@ -25,12 +25,12 @@ def simplify(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
     known: dict[Hashable, Signal] = {}
     for node in topological(roots):
         # The first node with a key represents all later ones; the representatives of its inputs are known.
-        rebuilt = _folded(_without_neutral(_rebuilt(node, shared=shared)))
+        rebuilt = _folded(_without_neutral(with_shared_inputs(node, shared=shared)))
         shared[node] = known.setdefault(_key(rebuilt), rebuilt)
     return shared
 
 
-def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
+def with_shared_inputs(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
     """The node, with its inputs replaced by their representatives in `shared`."""
     if isinstance(node, Map):
         return replace(node, operands=tuple(shared[one] for one in node.operands))

@@ -47,6 +47,13 @@ class ReplicatedState(StateMemory, Protocol):
     def rescaled(self) -> None:
         """Resets, after the view has changed, the folds that declare a reset on a rescale."""
 
+    def regrouped(self, *, rank: int, size: int, is_source: bool) -> None:
+        """Makes the state equal on the survivors of a loss if it need not be equal between steps, by messages.
+
+        All peers of the survivors' view call this method once they are connected and the peers that are no sources
+        have fetched a state; before the digest.
+        """
+
 
 @dataclass(frozen=True)
 class TransferContext:

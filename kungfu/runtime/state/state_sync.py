@@ -30,6 +30,7 @@ def sync_state(
     *,
     server: StateServer,
     attach: Callable[[], None],
+    connected: Callable[[], None] = lambda: None,
     abandoned: AbandonReason = no_abandon_reason,
 ) -> Iterator[dict[str, int]]:
     """Fetches the state if this peer lacks it, and serves it within the block to other peers that lack it.
@@ -42,6 +43,7 @@ def sync_state(
         context: The view, this peer's rank in it, and the ranks that hold the state.
         server: Serves peers of other hosts.
         attach: Connects this peer to the others of the view for the all-reduce.
+        connected: Called once the peers are connected and this peer has a state, before the digest.
         abandoned: Returns a failure once waiting for the others is pointless.
 
     Yields:
@@ -60,6 +62,7 @@ def sync_state(
         serving_block.enter_context(serving(state, context, server=server))
         if context.holds_state:
             attach()  # only now: peers without the state can fetch it while the attachments open
+        connected()
         yield state.digest()
 
 

@@ -14,7 +14,9 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.gradient_message import Averaging, GradientMessage, send, send_gradients
+from kungfu.training.graph.model_average import AverageWindow
 from kungfu.training.graph.tracing.trace import refuse_xla
+from kungfu.training.graph.variable_io import run_where
 
 # Larger sparse gradients are refused, not made dense: an embedding of a few gigabytes would fill the memory.
 DENSE_LIMIT_BYTES = 256 << 20
@@ -39,7 +41,8 @@ def average(
 ) -> Any:
     """Computes the weighted mean of a nest of gradients over the peers, and evaluates the policies.
 
-    With samples `b_r` and gradients `g_r` of rank `r`, the mean is `sum(b_r g_r) / sum(b_r)`.
+    With samples `b_r` and gradients `g_r` of rank `r`, the mean is `sum(b_r g_r) / sum(b_r)`. In a run that averages
+    models, the result is this peer's own gradients, and policies are evaluated in synchronising steps.
 
     Args:
         averaging: The variables of the run, its policies and its attachment.
@@ -67,6 +70,11 @@ def average(
     first, end = len(dense), len(dense) + len(published)
 
     def exchange(share: Sequence[Any], mean_loss: Any, totals: Sequence[Any]) -> list[Any]:
+        if averaging.window is not None:
+            applied = _applied_by_this_peer(
+                averaging, averaging.window, share[:first], mean_loss, list(share[first:end])
+            )
+            return [*applied, *share[first:]]
         sent = send(averaging, share[:first], mean_loss, list(share[first:end]), totals=totals, waited=waited)
         sums = iter(sent.sums)
         for one in summed:
@@ -122,6 +130,19 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
     """
     means, waited_s = send_gradients(averaging, _dense_leaves(gradients), number=number)
     return _packed_like(gradients, means), waited_s
+
+
+def _applied_by_this_peer(
+    averaging: Averaging, window: AverageWindow, gradients: Sequence[Any], loss: Any, published: list[Any]
+) -> list[Any]:
+    """Graph: the gradients of this peer, if the run averages models; in a synchronising step, evaluates the policies.
+
+    A peer without samples ran on another peer's sample, so its gradients are zeros.
+    """
+    samples = averaging.graph_state.metrics.samples.read_value()
+    window.count(samples, loss)
+    run_where(window.is_last_step(), lambda: send(averaging, gradients, loss, published).conclude())
+    return [tf.where(samples > 0, one, tf.zeros_like(one)) for one in gradients]
 
 
 def _concluded(averaging: Averaging, sent: GradientMessage) -> list[Any]:

@@ -16,10 +16,12 @@ import tensorflow as tf
 
 from kungfu.compiler.compiled_policies import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.lower import Program
+from kungfu.compiler.passes.synchronising import STEPS_SINCE_AVERAGE
 from kungfu.control.action import changes_membership
 from kungfu.runtime.api import Attachment, NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.training.graph.graph_state import CHECKSUM_FLOATS, GraphState, StateChecksum
 from kungfu.training.graph.learning_rate import LearningRateFactor
+from kungfu.training.graph.model_average import AverageWindow, ModelAverage
 from kungfu.training.graph.step_record import MessageNumbers
 from kungfu.training.graph.totals import SentTotals
 from kungfu.training.graph.variable_io import run_where
@@ -29,8 +31,11 @@ _HEADER = 4  # samples, loss times samples, posts, and the number of posts that 
 
 @dataclass(frozen=True)
 class Averaging:
-    """The parts of a run that ``average`` uses; ``loss_scale`` returns the optimizer's factor on the loss, and
-    ``rate_factor`` receives the policies' factor on the learning rate, if there is one."""
+    """The parts of a run that ``average`` uses.
+
+    ``loss_scale`` returns the factor on the loss, ``rate_factor`` receives the policies' factor on the learning rate,
+    if there is one, and ``models`` averages models if the run does so in place of gradients.
+    """
 
     graph_state: GraphState
     program: Program
@@ -38,6 +43,12 @@ class Averaging:
     learning_rate: Callable[[], Any]
     loss_scale: Callable[[], Any] | None = None
     rate_factor: LearningRateFactor | None = None
+    models: ModelAverage | None = None
+
+    @property
+    def window(self) -> AverageWindow | None:
+        """The window of a run that averages models; ``None`` if the run averages gradients."""
+        return None if self.models is None else self.models.window
 
 
 def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
@@ -75,7 +86,7 @@ def send(
     waited: Sequence[Any] = (),
 ) -> GradientMessage:
     """Graph: sends this peer's gradients and all other values of the step in one message, and computes the means."""
-    graph_state, program = averaging.graph_state, averaging.program
+    graph_state, program, window = averaging.graph_state, averaging.program, averaging.window
     samples, size, expected = _expected(graph_state)
     # Requests are counted, not flagged: a request made during the message waits for the next message.
     counts = graph_state.posts.counts
@@ -85,6 +96,8 @@ def send(
     scale = None if averaging.loss_scale is None else averaging.loss_scale()
     now = _time_after(gradients)
     sources = _known_before(averaging, loss, samples, size, expected, now)
+    if window is not None:
+        sources[STEPS_SINCE_AVERAGE.source] = window.steps
     if waited:  # in earlier messages of the step, for other peers
         sources["busy_seconds"] -= _float(tf.add_n(list(waited)))
     sources["grads"] = _unscaled(gradients, scale)
@@ -92,18 +105,22 @@ def send(
     sources["micro_batch_variance"] = _float(variance if scale is None else variance * _norm_factor(scale))
     fed, offers = graph_state.metrics.fed.offered()
     sources |= graph_state.metrics.published.offered(published, samples) | fed
-    wanted, local_norm = _gradient_norms(program, gradients, sources, samples=samples, loss_scale=scale)
+    is_sent = window is None
+    wanted, local_norm = _gradient_norms(
+        program, gradients, sources, samples=samples, loss_scale=scale, is_sent=is_sent
+    )
     sources |= local_norm
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
     # A peer without samples has weight 0 in the header's mean loss, whatever loss it computed.
     changes, others = (_float(now - count.served) for now, count in zip(asked, counts, strict=True))
-    header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), changes + others, changes])
+    weighed = (samples, tf.where(samples > 0, loss * samples, 0.0)) if window is None else (window.samples, window.loss)
+    header = tf.stack([*weighed, changes + others, changes])
     # Other types travel in an earlier message: if that message fails, nothing has been assigned.
     added = SentTotals.sent(averaging.attachment, totals, order=graph_state.order, samples=samples)
     checksum = graph_state.posts.checksum
     riding = [header, checksum.numbers.read_value(), program.piggybacked(sources), added.floats]
     (*sums, extras), norm, norm_of_sums = averaging.attachment.all_reduce_with_norms(
-        [*_counted(gradients, samples), tf.concat(riding, axis=0)],
+        [*(_counted(gradients, samples) if is_sent else ()), tf.concat(riding, axis=0)],
         wanted=wanted,
         prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
         order=graph_state.order,
@@ -113,6 +130,8 @@ def send(
     extras = _without_checksums(checksum, extras, size)
     if averaging.rate_factor is not None:  # before the update, and again if the step is done again
         averaging.rate_factor.receive(extras[_HEADER:])
+    if window is not None:  # of whole windows, which began with the last average
+        extras = tf.concat([window.received(extras[:_HEADER], size), extras[_HEADER:]], axis=0)
     # After the message: the means, the agreed signals, and the policies that follow from them.
 
     def corrected() -> list[Any]:
@@ -123,7 +142,7 @@ def send(
 
     def conclude() -> Any:
         carried = [count.carried.assign(now) for count, now in zip(counts, asked, strict=True)]
-        with tf.control_dependencies([*carried, *_stamp_synchronisation(graph_state, extras)]):
+        with tf.control_dependencies([*carried, *_stamp_synchronisation(averaging, extras)]):
             after = _known_after(averaging, extras)
         known = sources | after | {"mean_grads": _unscaled(means, scale)}
         norms = ((LOCAL_NORM, wanted.values, norm), (MEAN_NORM, wanted.sums, norm_of_means))
@@ -155,7 +174,13 @@ def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, number: in
 
 
 def _gradient_norms(
-    program: Program, gradients: Sequence[Any], sources: Mapping[str, Any], *, samples: Any, loss_scale: Any | None
+    program: Program,
+    gradients: Sequence[Any],
+    sources: Mapping[str, Any],
+    *,
+    samples: Any,
+    loss_scale: Any | None,
+    is_sent: bool,
 ) -> tuple[NormsWanted, dict[str, Any]]:
     """Graph: the gradient norms that this step's policies need, without the factor ``loss_scale``.
 
@@ -166,6 +191,7 @@ def _gradient_norms(
         samples: The number of this peer's samples; if 0, its gradients belong to another peer's sample, and their norm
             is set to NaN.
         loss_scale: The factor on the gradients, float32; ``None`` for 1.
+        is_sent: True if the message carries the gradients; only then it can compute their norm.
 
     Returns:
         The norms that the message computes; and this peer's norm before the message, by the name of its reduction. A
@@ -174,7 +200,7 @@ def _gradient_norms(
     """
     factor = _norm_factor(loss_scale)
     values, sums = program.computes(LOCAL_NORM, sources), program.computes(MEAN_NORM, sources)
-    if values is False or program.plan.only_sends_local_norm:
+    if values is False or (is_sent and program.plan.only_sends_local_norm):
         before = {} if values is False else {LOCAL_NORM: norm_placeholder()}
         return NormsWanted(values=values, sums=sums, factor=factor), before
     own = where_wanted(values, lambda: tf.where(samples > 0, norm_squared(gradients) * factor, math.nan))
@@ -225,7 +251,7 @@ def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expe
         "samples": samples,
         "micro_batches": tf.maximum(graph_state.metrics.micro.batches, tf.cast(samples > 0, tf.int64)),
         "rank": graph_state.view.rank,
-        "busy_seconds": _float(busy),
+        "busy_seconds": _float(_of_a_step(averaging, busy)),
         "step_seconds": graph_state.times.step_seconds.read_value(),
         "rescale_seconds": graph_state.times.rescale_seconds,
         "host_joiners": graph_state.view.host_joiners,
@@ -272,17 +298,24 @@ def _times(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
     return [value * tf.cast(factor, value.dtype) for value in sums]
 
 
-def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
-    """Graph: stores the time at which the message was complete, and the seconds since the previous step's message."""
+def _stamp_synchronisation(averaging: Averaging, extras: Any) -> list[Any]:
+    """Graph: stores the time at which the message was complete, and the seconds of a step since the last message."""
+    graph_state = averaging.graph_state
     with tf.control_dependencies([extras]):
         now = tf.timestamp()
     previous = graph_state.times.synchronised.read_value()
-    seconds = graph_state.times.step_seconds.assign(_float(now - previous))
+    seconds = graph_state.times.step_seconds.assign(_float(_of_a_step(averaging, now - previous)))
     began = graph_state.times.began.read_value()
     # Assigned after the read; the time of the run's first message is kept permanently.
     with tf.control_dependencies([seconds]):
         synchronised = graph_state.times.synchronised.assign(now)
     return [seconds, synchronised, graph_state.times.began.assign(tf.where(tf.math.is_nan(began), now, began))]
+
+
+def _of_a_step(averaging: Averaging, seconds: Any) -> Any:
+    """Seconds since the last message as seconds of a step: of its window's steps if the run averages models."""
+    window = averaging.window
+    return seconds if window is None else seconds / tf.cast(window.steps.read_value(), tf.float64)
 
 
 def _without_checksums(checksum: StateChecksum, extras: Any, size: Any) -> Any:

@@ -377,6 +377,11 @@ class GraphState:
         metrics = self.metrics
         return [*_variables_in(metrics.micro), *metrics.published.all(), *metrics.fed.variables()]
 
+    def of_first_message(self) -> list[tf.Variable]:
+        """The variables in which a step's message leaves what must not be left if a later message of the step fails:
+        the rules that fired, and the count of fed numbers that were carried."""
+        return [*(one.fired for one in self.rules.posted), *self.metrics.fed.variables()[-1:]]
+
 
 def _variables_in(part: Any) -> Iterator[tf.Variable]:
     """The variables in a dataclass, and in the dataclasses nested in it."""

@@ -116,7 +116,7 @@ class LayerMemory:
         self.known = None if known is None else {id(one.value.handle) for one in known}
         if self.sums.variables:
             trace.around.append(self.sums.traced)
-        trace.undone = self.undone
+        trace.undone += self.undone
 
     def knows(self, variables: Iterable[tf.Variable]) -> None:
         """Adds variables that are replicated with the training state to the ``known`` variables of `share`."""

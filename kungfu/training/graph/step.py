@@ -16,6 +16,7 @@ from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
+from kungfu.training.graph.model_average import ModelAverage
 from kungfu.training.graph.step_report import StepReport, read_report, write_report
 from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.variable_io import call_on_host, call_on_host_where, is_variable, read_handles, write_handles
@@ -23,6 +24,7 @@ from kungfu.training.graph.variable_io import call_on_host, call_on_host_where, 
 # The outcomes of a step. The barrier never raises: inside the graph an exception would lose its type, and the rest of
 # the step would still run.
 DONE, BARRIER_HELD, BARRIER_FAILED = 0, 1, 2
+UNSYNCHRONISED = 4  # the peers have sent each other nothing, since the run averages models (ACCUMULATED is 3)
 
 # The arguments of one call: the index of the micro-batch, the number of micro-batches, and 1 if the micro-batch is
 # empty and the batch contains another peer's sample. These values denote the only micro-batch of a step.
@@ -83,6 +85,7 @@ class StepParts:
     rate: LearningRateControl | None = None  # if a policy sets the learning rate
     accumulation: Accumulation | None = None  # if the loader splits shares into micro-batches
     memory: LayerMemory = field(default_factory=LayerMemory)
+    models: ModelAverage | None = None  # if the run averages models in place of gradients
 
 
 def compile_step(
@@ -155,7 +158,9 @@ class CompiledStep:
         return self._packed(flat), read_report(report)
 
     def _whole_or_undone(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> list[Any]:
-        undo = self._parts.trace.undo
+        # In an ordinary step of a run that averages models no message can fail, and a copy would cost memory and time.
+        models = self._parts.models
+        undo = self._parts.trace.undo if models is None or models.is_synchronising else []
         before = read_handles(undo)
         try:
             return self._run(micro, tensors)
@@ -251,6 +256,8 @@ class CompiledStep:
         trace, rollback = parts.trace, parts.rollback
         rollback.covers(trace.handles, alike=parts.memory.assigned_alike(trace, equal=rollback.kept))
         rollback.restored(samples)
+        if parts.models is not None:
+            parts.models.covers(trace.graph)
         # Tensors leave the graph; every other value that the function returns becomes ``None``.
         leaves = tf.nest.flatten(returned)
         self._returned = (returned, [isinstance(leaf, tf.Tensor) for leaf in leaves])
@@ -258,6 +265,13 @@ class CompiledStep:
         return [write_report(parts.graph_state, code), *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
 
     def _ended(self) -> Any:
+        """Graph: ends a step that all peers finished; in a run that averages models, does so in synchronising steps."""
+        parts = self._parts
+        if parts.models is None:
+            return self._concluded()
+        return _average_or_count(parts.graph_state, parts.models, concluded=self._concluded)
+
+    def _concluded(self) -> Any:
         """Graph: advances the position after a step that all peers finished, and runs a requested barrier."""
         _advance(self._parts.graph_state)
         # All peers received the same number with the message: either all peers run the barrier, or none does.
@@ -309,6 +323,32 @@ def _begin(parts: StepParts, samples: Any) -> None:
 def _is_offered(graph_state: GraphState, *, every: int) -> tf.Tensor:
     """Graph: True if ``offer`` (see `inside`) is due: before every N-th step, and before the step that follows it."""
     return tf.less(graph_state.progress.step.read_value() % every, 2)
+
+
+def _average_or_count(graph_state: GraphState, models: ModelAverage, *, concluded: Callable[[], Any]) -> Any:
+    """Graph: ends a step of a run that averages models; returns its outcome."""
+    window = models.window
+
+    # The last step of the window: the means are assigned before the position advances.
+    def average() -> Any:
+        models.average()
+        return concluded()
+
+    # An ordinary step: nothing is sent, and the samples of all peers follow from the position in the data.
+    def count() -> Any:
+        trained = _samples_of_step(graph_state)
+        graph_state.metrics.total_samples.assign(tf.cast(trained, tf.float32))
+        window.counted.assign_add(trained)
+        _advance(graph_state)
+        return tf.constant(UNSYNCHRONISED, tf.int64)
+
+    return tf.cond(window.is_last_step(), average, count)
+
+
+def _samples_of_step(graph_state: GraphState) -> Any:
+    """Graph: the samples of all peers in a step, from the position; without a loader, those of the batch in force."""
+    batch, samples = graph_state.view.global_batch_size.read_value(), graph_state.progress.samples.read_value()
+    return tf.where(samples > 0, tf.minimum(batch, samples - graph_state.progress.offset), batch)
 
 
 def _advance(graph_state: GraphState) -> None:

@@ -103,6 +103,7 @@ class TrainingState:
     def __init__(self, classes: StateClasses, *, on_rescaled: Callable[[], None]) -> None:
         self.classes = classes
         self._on_rescaled = on_rescaled
+        self.on_regrouped: Callable[..., None] = lambda **_: None  # averages the models of a run that does so
         self._variables = self.agreed()
         with tf.device("/CPU:0"):
             self._registered_before = tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu/registered_before")
@@ -169,6 +170,10 @@ class TrainingState:
     def rescaled(self) -> None:
         """Resets folds (policies' memories) that declare a reset on rescale; called before a new view's digests."""
         self._on_rescaled()
+
+    def regrouped(self, *, rank: int, size: int, is_source: bool) -> None:
+        """Averages the models of the survivors of a loss, if the run averages models; see ``ReplicatedState``."""
+        self.on_regrouped(rank=rank, size=size, is_source=is_source)
 
     def _shared_memory(self) -> Buffers:
         buffers = self.readable()

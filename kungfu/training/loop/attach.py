@@ -13,8 +13,9 @@ import tensorflow as tf
 
 from kungfu.compiler import CompiledPolicies, compile_policies
 from kungfu.compiler.lower import Program, fused, lower
-from kungfu.control import Budget, Call, Evict, Replace, Rescale
+from kungfu.control import AverageModels, Budget, Call, Evict, Replace, Rescale
 from kungfu.control.action import numbers_of
+from kungfu.control.synchronisation import Synchronisation
 from kungfu.errors import UsageError
 from kungfu.framework_internals import all_layers, is_keras_model
 from kungfu.policy_definition import Policy, checked_policies
@@ -24,6 +25,7 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.hyperparameters import make_hyperparameters
 from kungfu.training.graph.layer_memory import LayerMemory, LayerReduction
 from kungfu.training.graph.learning_rate import LearningRateFactor, make_factor, make_learning_rate
+from kungfu.training.graph.model_average import ModelAverage
 from kungfu.training.graph.step_record import StepRecord
 from kungfu.training.graph.tracing.effects import EffectGate
 from kungfu.training.graph.tracing.random_streams import joiner_seed
@@ -32,7 +34,7 @@ from kungfu.training.graph.training_state import TrainingState, classify, plant_
 from kungfu.training.loop.job_connection import JobConnection, connect
 from kungfu.training.loop.step_calls import StepCalls
 from kungfu.training.loop.training import Training
-from kungfu.training.run import Run, RunSettings
+from kungfu.training.run import Declared, Run, RunSettings
 from kungfu.training.state.checkpoint_manager import CheckpointManager, TrainedObjects
 from kungfu.training.state.registry import Registry
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
@@ -55,6 +57,7 @@ def attach(
     seed: int = 0,
     budget: Budget | None = None,
     combine: Mapping[str, LayerReduction] = MappingProxyType({}),
+    sync: Synchronisation = "gradients",
 ) -> Training:
     """Attaches policies to a Keras model and its optimizer (or a list of optimizers).
 
@@ -71,6 +74,8 @@ def attach(
             layers that do not declare it with ``add_weight(aggregation=...)``. The key is the end of the variable's
             path, "layer/variable". With "sum", the increments of all peers in a step are added up. With "mean" and
             "only_first_replica", the variable is local between barriers, which assign the mean or rank 0's value.
+        sync: How the peers keep their models alike: by the mean of their gradients in every step ("gradients"), or by
+            averages of their models, ``kf.control.average_models(every=H)``.
 
     Returns:
         The training run: its step, average and batches.
@@ -78,15 +83,18 @@ def attach(
     Raises:
         UsageError: A model or optimizer has no variables yet, or TensorFlow has one inter-op thread; ``combine`` names
             no variable of a layer, or a combination that does not fit the variable; or, under ``kungfu-run``, a layer
-            would compute statistics over the peers (``BatchNormalization(synchronized=True)``).
+            would compute statistics over the peers (``BatchNormalization(synchronized=True)``); or the program uses
+            what averages of models do not support.
         PolicyError: A policy is invalid.
     """
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     connection = connect()
     build(model, optimizers)
-    calls = attach_built(connection, model, optimizers, policies=policies, seed=seed, budget=budget, combine=combine)
+    more: dict[str, Any] = {"policies": policies, "seed": seed, "budget": budget, "combine": combine, "sync": sync}
+    calls = attach_built(connection, model, optimizers, **more)
     if connection.settings is not None:  # a program that runs alone sees all samples
         calls.run.memory.share(calls.run.trace)
+        _refuse_sums(calls.run)
     return Training(calls)
 
 
@@ -99,13 +107,15 @@ def attach_built(
     seed: int,
     budget: Budget | None,
     combine: Mapping[str, LayerReduction],
+    sync: Synchronisation = "gradients",
 ) -> StepCalls:
     """Attaches a model that already has all weights used by its step, and optimizers that already have variables."""
     settings, attachment = connection.settings, connection.attachment
     if settings is not None:
         _refuse_synchronized(model)
     _check_threads()
-    plan = compile_policies(policies_in_job(policies, settings), budget=budget)
+    _refuse_unsupported(sync, optimizers)
+    plan = compile_policies(policies_in_job(policies, settings), budget=budget, sync=sync)
     _check_best_signal(plan, connection.checkpoints.best_signal)
     with tf.device("/CPU:0"):  # for counters and scalars that the host reads
         program = fused(lower(plan))
@@ -113,6 +123,7 @@ def attach_built(
         graph_state.view.assign_limits(connection.limits)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
         factor, hyperparameters = make_factor(plan, optimizers), make_hyperparameters(plan, optimizers)
+        models = ModelAverage(sync.every, graph_state, attachment) if isinstance(sync, AverageModels) else None
     # The counts of steps and samples of earlier phases continue.
     done = connection.steps()
     graph_state.progress.step.assign(done)
@@ -144,7 +155,7 @@ def attach_built(
             trace=trace,
             attachment=attachment,
             membership=membership,
-            settings=_run_settings(connection, steps_before=done),
+            settings=_run_settings(connection, steps_before=done, compares=models is None),
             registry=registry,
             checkpoints=CheckpointManager(
                 trained, registry, connection.checkpoints, record=record, past_phases=membership.past_phases
@@ -152,11 +163,44 @@ def attach_built(
             journal=EventLogWriter(record, deciding=deciding_rules(plan)),
             recorder=_recorder(connection, graph_state.metrics.step_record, program),
             timer=StepTimer(connection.deadlines, wait_at_most=attachment.wait_at_most),
+            models=models,
+            declared=Declared(described=() if models is None else (models.described,)),
         )
     )
+    if models is not None:  # the step is undone if its second message fails
+        undone = [*(one.variable for one in program.variables), *graph_state.of_first_message()]
+        calls.run.trace.undone += [one.handle for one in (*undone, *models.window.variables())]
     alive = weakref.ref(calls)  # weak, since ``calls`` refers to the model, which is the key
     _ATTACHED[model] = lambda: (found := alive()) is not None and found.is_over
     return calls
+
+
+def _refuse_unsupported(sync: Any, optimizers: Sequence[Any]) -> None:
+    """Raises ``UsageError`` for an unknown value of ``sync``, or an optimizer whose models cannot be averaged."""
+    if sync == "gradients":
+        return
+    if not isinstance(sync, AverageModels):
+        raise UsageError(
+            f'attach(sync={sync!r}): takes "gradients" or kf.control.average_models(every=H), such as every=16'
+        )
+    scaling = [one.name for one in optimizers if hasattr(one, "dynamic_scale")]
+    if scaling:
+        raise UsageError(
+            f"attach(sync=kf.control.average_models(...)) beside the optimizer {scaling[0]!r}, which scales the loss: "
+            "each peer would skip other steps, and count other steps; train in bfloat16 or float32, which need no "
+            'scale, or attach with sync="gradients"'
+        )
+
+
+def _refuse_sums(run: Run) -> None:
+    """Raises ``UsageError`` for a layer whose additions are summed in each step, if the run averages models."""
+    sums = [one.name for one in run.memory.sums.variables]
+    if run.models is not None and sums:
+        raise UsageError(
+            f'attach(sync=kf.control.average_models(...)): the variable {sums[0]!r} of a layer is declared "sum": the '
+            'peers add up their additions in each step, but send each other nothing in most steps; declare "mean" '
+            'or "only_first_replica", or attach with sync="gradients"'
+        )
 
 
 def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tuple[Policy, ...]:
@@ -164,14 +208,15 @@ def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tu
     return (*checked_policies(policies), *load_policies_of_job(settings.policies if settings else ()))
 
 
-def _run_settings(connection: JobConnection, *, steps_before: int) -> RunSettings:
+def _run_settings(connection: JobConnection, *, steps_before: int, compares: bool) -> RunSettings:
     number, settings = connection.runs, connection.settings
     return RunSettings(
         limits=connection.limits,
         phase=connection.phase if connection.several else 0,
         steps_before=steps_before,
         terms_before=connection.terms,
-        compare_every=0 if settings is None else settings.compare_every,
+        # Between two averages of models the states of the peers differ.
+        compare_every=0 if settings is None or not compares else settings.compare_every,
         exits=connection.exits,
         is_newest=lambda: connection.runs == number,
     )

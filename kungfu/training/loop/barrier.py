@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+import tensorflow as tf
+
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
 from kungfu.control import Call, Checkpoint, Restore
 from kungfu.control.hook import HookRequest
@@ -124,13 +127,16 @@ def hold(run: Run) -> None:
 
 
 def finish(run: Run) -> None:
-    """Ends training on all peers: averages the layers' statistics, and compares the states."""
+    """Ends training on all peers: averages the layers' statistics, in a run that averages models the models too, and
+    compares the states."""
     # After this call, a joiner of the last barrier has done its pending work too.
     between_steps.complete_pending(run)
     requests = _last_requests(run)
     _request_checkpoints(run, requests)
     request_restore(run, requests)
     run.pending.restoring.is_last = True
+    if run.models is not None and run.rank is not None and not run.models.is_in_force(run.steps()):
+        average_models(run, rank=run.rank, size=run.size, is_source=True)
     average_statistics(run)
     run.pending.sync = PendingSync()
     between_steps.complete_pending(run)
@@ -194,6 +200,41 @@ def average_statistics(run: Run) -> None:
     means = between_steps.total(run, read, scale=1.0 / run.size, tag=f"means {named:08x}")
     for place, mean in zip(places, means, strict=True):
         variables[place].assign(mean)
+
+
+def average_models(run: Run, *, rank: int, size: int, is_source: bool) -> None:
+    """Averages the models that the peers of a view hold outside of a step: at the end, or after a loss of peers.
+
+    A peer's model is weighted by its samples since the last average. A source that has the average of these steps
+    already, because only other peers missed the end of the message, gives its model to all.
+
+    Args:
+        run: A run that averages models.
+        rank: This peer's rank in the view.
+        size: The number of peers in the view.
+        is_source: True if this peer's model counts; False if the peer has just fetched a model.
+
+    Cost:
+        Two messages: a few numbers, then weights and slots; only the first if all sources have the average.
+    """
+    models, step = run.models, run.steps()
+    assert models is not None
+    own, counted = models.held()
+    rows = np.zeros((4, size))
+    rows[:, rank] = is_source, models.is_in_force(step), own, models.lost
+    sources, averaged, windows, lost = between_steps.total(run, [tf.constant(rows)], tag="windows")[0].numpy()
+    models.lost = 0
+    # Some sources have the average already: if not all, the others receive the model of the first of them.
+    if len(found := np.flatnonzero(sources * averaged)):
+        models.lost = int(lost[found[0]])
+        weights = np.arange(size) == found[0]
+    else:
+        weights = windows * sources if np.any(windows * sources) else sources
+        weights = weights / weights.sum()
+        models.lost = max(0, counted - int((windows * sources).sum()))
+    if np.any(sources > averaged):
+        models.average_held(partial(between_steps.total, run, scale=float(weights[rank]), tag="models held"))
+    models.restart(at=step)
 
 
 def enter(run: Run, result: BarrierResult, terms: Terms) -> None:

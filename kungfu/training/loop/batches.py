@@ -60,6 +60,12 @@ def declare_batches(calls: StepCalls, plan: BatchPlan) -> None:
     declared.planned = PlannedEpochs(plan.samples, plan.epochs, plan.remainder == "drop")
     declared.data = {"samples": plan.samples, **plan.described}
     progress.samples.assign(plan.samples)
+    if isinstance(plan.sampler, PartitionSampler) and run.models is not None:
+        raise UsageError(
+            "training.batches() was given kf.data.partitions in a run with sync=average_models(...): the peers "
+            "exchange who reads what between steps, where their models differ; read by index (kf.data.tfrecords), "
+            'or attach with sync="gradients"'
+        )
     if isinstance(plan.sampler, PartitionSampler):  # the assignment of readers is part of the state
         held = plan.sampler.make_variable(most_peers=run.settings.limits.maximum)
         if run.registry.is_sealed:

@@ -99,6 +99,23 @@ def raise_barrier_failure(run: Run) -> NoReturn:
     raise failure from (kept if failure is not kept else None)
 
 
+def average_survivors(run: Run, *, rank: int, size: int, is_source: bool) -> None:
+    """Averages the models of the survivors of a loss; see `barrier.average_models`.
+
+    Raises:
+        PeerFailure: A survivor was lost meanwhile.
+        DeadlineExceeded: A survivor was late.
+    """
+    try:
+        barrier.average_models(run, rank=rank, size=size, is_source=is_source)
+    except tf.errors.OpError as error:
+        failure = run.attachment.failure_of(error)
+        # An op failed, not a message.
+        if failure is None:
+            raise
+        raise failure from error
+
+
 def _in_barrier(run: Run) -> str:
     return f"in the barrier after step {run.steps()}"
 
@@ -133,7 +150,9 @@ def _regroup(run: Run, failure: KungfuError) -> None:
     _reset_graph(run)
     write_variable(run.graph_state.times.rescale_seconds, run.timer.recovered())
     total_s, redone = time.monotonic() - started, max(0, done - step)
-    run.journal.recovered(result, step=step, redone=redone, registered_before=registered_before, stop=run.timer.stop)
+    lost_samples = 0 if run.models is None else run.models.lost
+    found = {"redone": redone, "lost_samples": lost_samples}
+    run.journal.recovered(result, step=step, **found, registered_before=registered_before, stop=run.timer.stop)
     run.journal.spanned("recovery", result, step=step, total_s=total_s)
 
 

@@ -20,7 +20,14 @@ from kungfu.runtime.api import ShadowAsk, Stamp, View
 from kungfu.training.data.catch_up import DataCursor
 from kungfu.training.graph.accumulate import ACCUMULATED
 from kungfu.training.graph.hyperparameters import refusal, refuse_unread, setting_rules
-from kungfu.training.graph.step import BARRIER_FAILED, BARRIER_HELD, DONE, CompiledStep, as_tensors
+from kungfu.training.graph.step import (
+    BARRIER_FAILED,
+    BARRIER_HELD,
+    DONE,
+    UNSYNCHRONISED,
+    CompiledStep,
+    as_tensors,
+)
 from kungfu.training.graph.step_report import PlannedEpochs, StepPosition, StepReport, read_position
 from kungfu.training.graph.tracing.trace import refuse_xla
 from kungfu.training.graph.variable_io import read_variable
@@ -97,6 +104,8 @@ class StepCalls:
         self._compiled: CompiledStep | None = None
         self._position: StepPosition | None = None  # after the last step; None if it may have changed since
         self._stale, self.is_finished, self._looped = 0, False, False
+        if run.models is not None:
+            run.state.on_regrouped = partial(recovery.average_survivors, run)
 
     @property
     def is_over(self) -> bool:
@@ -129,6 +138,12 @@ class StepCalls:
                 f"@training.step marks {name!r} after {declared.step!r}: a run has one step, since every call of it "
                 "counts and may end in a barrier; put both into one function"
             )
+        if averages > 1 and self.run.models is not None:
+            raise UsageError(
+                f"@training.step(averages={averages}) beside attach(sync=kf.control.average_models(...)): every peer "
+                "applies its own gradients, and the models are averaged after a step; average once, or attach with "
+                'sync="gradients"'
+            )
         declared.step, self.run.trace.declared_averages = name, averages
 
     def traces(self) -> int:
@@ -150,12 +165,17 @@ class StepCalls:
         tensors = as_tensors(args, kwargs)
         if self._compiled is None:  # the first call, by which this peer joins
             self._compiled = self._begin(function, tensors, (args, kwargs))
-        # A peer of the view is lost, and the step would wait for it.
-        if (lost := recovery.lasting_failure(run)) is not None:
+        here, models = self.position(), run.models
+        if models is not None:
+            models.announce(here, run.declared.planned)
+        # A peer of the view is lost, and the step would wait for it. A step that sends nothing does not: all survivors
+        # notice the loss in the same synchronising step.
+        waits = models is None or models.is_synchronising
+        if waits and (lost := recovery.lasting_failure(run)) is not None:
             self._recover(lost)
             return SKIPPED
         # The batch was cut for another view or position, or a barrier in a loop of the graph has failed.
-        stamp, here = self.stamps.of(tensors), self.position()
+        stamp = self.stamps.of(tensors)
         if run.standing.barrier_failure is not None or is_stale(stamp, here):
             return self._skipped()
         self._position = None  # unknown until the step has finished
@@ -194,6 +214,8 @@ class StepCalls:
                 raise refusal(rule, f"{error}{hint}") from error
         self.data_cursor.catch_up(phase=run.settings.phase)
         barrier.join(run)
+        if run.models is not None:
+            run.models.restart(at=run.steps())
         self.step_log.record_view()
         return compiled
 
@@ -208,9 +230,14 @@ class StepCalls:
 
     def _conclude(self, report: StepReport) -> None:
         run, self._stale = self.run, 0
+        # The run averages models, and the peers have sent each other nothing: the numbers follow in a later step.
+        if report.code == UNSYNCHRONISED:
+            run.standing.stage = AFTER_STEP
+            return
         # The last micro-batch of the share, or the only one.
         if report.code != ACCUMULATED:
-            run.timer.stepped()
+            models = run.models
+            run.timer.stepped(steps=1 if models is None else models.averaged(at=report.position.step))
             # No exchange has followed the step; its barrier may have failed on this peer alone.
             run.standing.stage = IN_BARRIER if report.code == BARRIER_FAILED else AFTER_STEP
             self._shadows.extend(self.step_log.log(report))
@@ -231,6 +258,11 @@ class StepCalls:
     def _call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the step as a part of the user's function, such as a loop; its batches come from that function."""
         refuse_xla(f"the step {function.__name__!r}")
+        if self.run.models is not None:
+            raise UsageError(
+                f"{function.__name__!r} was called inside a tf.function with sync=average_models(...): there a "
+                "step in which peers are lost cannot be undone; call it from plain Python"
+            )
         if self._compiled is None:
             raise UsageError(
                 f"{function.__name__!r} was called inside a tf.function before it was ever called outside: its first "

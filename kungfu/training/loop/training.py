@@ -277,6 +277,12 @@ class Training:
         run, declared = self._run, self._run.declared
         if declared.metrics is not None:
             raise UsageError("training.metrics() was called twice: call it once, with all metrics")
+        if run.models is not None:
+            raise UsageError(
+                "training.metrics() in a run with sync=average_models(...): the peers combine metrics in every "
+                "step, but send each other nothing in most steps; publish a number for the policies by "
+                'training.publish(), or attach with sync="gradients"'
+            )
         given = LoopMetrics(metrics, combine, run.graph_state, run.trace)
         refuse_accumulated(given, declared.accumulation)
         declared.metrics = given

@@ -61,7 +61,12 @@ def compiled_step(
     handles = [*graph_state.handles(), *run.state.handles()]
     run.memory.knows(classes.all().values())  # includes registered variables
     accumulation = run.declared.accumulation
-    parts = StepParts(graph_state, run.trace, BatchRollback(kept), handles, hold, run.rate, accumulation, run.memory)
+    if run.models is not None:
+        # The policies' folds are equal on all peers, which evaluate the policies alike.
+        folds = {id(one.variable) for one in run.program.variables}
+        run.models.shared = [one for one in classes.shared.values() if id(one) not in folds]
+    rollback = BatchRollback(kept)
+    parts = StepParts(graph_state, run.trace, rollback, handles, hold, run.rate, accumulation, run.memory, run.models)
     return compile_step(function, parts, tensors, structure)
 
 

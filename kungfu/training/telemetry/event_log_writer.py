@@ -199,6 +199,7 @@ class EventLogWriter:
         step: int,
         redone: int,
         registered_before: int | None = None,
+        lost_samples: int = 0,
         stop: Callable[[], Downtime],
     ) -> None:
         """Records that peers were lost, and that the survivors have continued.
@@ -208,6 +209,7 @@ class EventLogWriter:
             step: The number of steps done in the state from which the survivors continue.
             redone: The number of this peer's steps that the recovery undoes.
             registered_before: See `RecoveredEvent`.
+            lost_samples: See `RecoveredEvent`.
             stop: Returns the cost of the loss so far; once the next step has ended, the cost includes that step.
         """
         before, after, recovery = result.before, result.after, result.recovery
@@ -231,6 +233,7 @@ class EventLogWriter:
             state_of=after.view.peers[recovery.source].id,
             redone=redone,
             registered_before=registered_before,
+            lost_samples=lost_samples,
             target=after.terms.target_size,
             global_batch_size=after.terms.global_batch_size,
             **_stopped(stop()),

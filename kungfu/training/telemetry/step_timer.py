@@ -131,7 +131,8 @@ class StepTimer:
     ) -> None:
         self._deadlines, self._wait_at_most, self._clock = deadlines or Deadlines(), wait_at_most, clock
         self._view = _Experience()
-        self._noted: list[float] = []  # the durations of steps of this view that are not counted yet
+        # The durations of steps of this view that are not counted yet, each with its number of steps.
+        self._noted: list[tuple[float, int]] = []
         self._took = {name: Durations() for name in ("step_s", "barrier_s", "stop_s")}
         self._ended = self._clock()  # the end of the last step, in any view
         self._arrived: float | None = None  # the start of the current barrier, or of one that failed
@@ -184,8 +185,9 @@ class StepTimer:
         """The cost of the last loss of peers; includes the step after the loss once that step has ended."""
         return self._stop
 
-    def stepped(self) -> None:
-        """Ends a step. The first step of a view does not count, since no step of the view precedes it."""
+    def stepped(self, *, steps: int = 1) -> None:
+        """Ends a step, or ``steps`` steps of which only the last waits for other peers: their mean counts as a step,
+        and their sum as a wait. The first step of a view does not count, since no step of the view precedes it."""
         view, now = self._view, self._clock()
         # A failed barrier began at the end of the step; the duration of a finished barrier is already deducted.
         self._ended, self._arrived = now if self._arrived is None else self._arrived, None
@@ -194,10 +196,10 @@ class StepTimer:
             self._stop, self._loss = self._loss.stop(self._ended), None
             self._took["stop_s"].add(self._stop.seconds)
         if view.ended is not None:
-            self._noted.append(now - view.ended)
-            steps = view.steps + len(self._noted)
+            self._noted.append((now - view.ended, steps))
+            known = view.steps + len(self._noted)
             # Evaluates soon, once enough steps are known to judge, and then at intervals.
-            if steps == KNOWN_STEPS or steps % _LOOK_EVERY == 0:
+            if known == KNOWN_STEPS or known % _LOOK_EVERY == 0:
                 self._count()
                 self._adjust()
         view.ended = now
@@ -221,10 +223,11 @@ class StepTimer:
     def _count(self) -> None:
         """Adds the durations noted since the last call to the counts and to the view's recent durations."""
         view, noted = self._view, self._noted
-        for seconds in noted:
-            self._took["step_s"].add(seconds)
-        view.recent.extend(noted)
-        view.longest_s, view.steps = max([view.longest_s, *noted]), view.steps + len(noted)
+        for seconds, steps in noted:
+            self._took["step_s"].add(seconds / steps)
+        waits = [seconds for seconds, _ in noted]
+        view.recent.extend(waits)
+        view.longest_s, view.steps = max([view.longest_s, *waits]), view.steps + len(noted)
         noted.clear()
 
     def _adjust(self) -> None:

@@ -41,6 +41,9 @@ class Numbers:
     def rescaled(self) -> None:
         """Nothing starts anew."""
 
+    def regrouped(self, *, rank: int, size: int, is_source: bool) -> None:
+        """The survivors of a loss hold one state."""
+
     def _named(self, checksums: Sequence[int]) -> dict[str, int]:
         return {f"v{place}": checksum for place, checksum in enumerate(checksums)}
 

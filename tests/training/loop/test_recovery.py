@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.policy_definition import Policy
 from kungfu.runtime.api import BarrierResult, StandaloneMembership
 from kungfu.runtime.attachment.local import LocalAttachment
+from kungfu.training.graph.model_average import ModelAverage
 from kungfu.training.loop import barrier, recovery
 from kungfu.training.loop.between_steps import left_pending
 from kungfu.training.loop.step_calls import StepCalls
@@ -174,3 +175,53 @@ def test_a_value_that_a_hook_sets_in_a_barrier_that_breaks_is_set_once() -> None
     for _ in range(2):
         run.step(BATCH)
     assert own == {"heat": 7.0}, "the program has changed it since"
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """A peer that has lost others: its weight, its samples since the last average, and if it has the new one."""
+
+    weight: float
+    samples: float = 0.0
+    has_average: bool = False
+    lost: int = 0
+    is_source: bool = True
+
+
+@pytest.mark.parametrize(
+    ("survivors", "weight", "lost"),
+    [
+        # Of 20 samples since the last average, 12 were the survivors'.
+        ([Survivor(1.0, 3.0), Survivor(2.0, 9.0)], (1.0 * 3 + 2.0 * 9) / 12, 8),
+        # A second loss came after the second peer had averaged already, with the peer that is lost by now.
+        ([Survivor(1.0, 3.0), Survivor(2.0, has_average=True, lost=5)], 2.0, 5),
+        ([Survivor(3.0, has_average=True), Survivor(3.0, has_average=True)], 3.0, 0),
+        # A joiner of the broken view has fetched a state, and has trained on nothing.
+        ([Survivor(1.0, 3.0), Survivor(9.0, is_source=False), Survivor(2.0, 1.0)], (1.0 * 3 + 2.0) / 4, 16),
+        # The loss came in the first step of the window, so no survivor has samples.
+        ([Survivor(1.0), Survivor(2.0)], 1.5, 20),
+    ],
+    ids=["window", "averaged by one", "averaged by all", "joiner", "no samples"],
+)
+def test_survivors_average_what_they_hold(survivors: list[Survivor], weight: float, lost: int) -> None:
+    def act(rank: int, attachment: LocalAttachment) -> tuple[float, int, list[float]]:
+        mine, run = survivors[rank], linear_run().training._run
+        models = ModelAverage(5, run.graph_state, attachment)
+        variable = tf.Variable(mine.weight)
+        models.shared = [variable]
+        models.covers(None)
+        run.graph_state.progress.step.assign(7)
+        models.restart(at=7 if mine.has_average else 4)
+        models.window.samples.assign(mine.samples)
+        models.window.counted.assign(20)
+        models.lost = mine.lost
+        own = {"rank": rank, "size": len(survivors), "is_source": mine.is_source}
+        recovery.average_survivors(replace(run, attachment=attachment, models=models), **own)
+        assert models.is_in_force(7)
+        return float(variable), models.lost, list(models.held())
+
+    found = on_peers(len(survivors), act)
+    assert len({one[0] for one in found}) == 1, "one model, bit for bit"
+    assert found[0][0] == pytest.approx(weight)
+    assert {one[1] for one in found} == {lost}
+    assert all(one[2] == [0.0, 0] for one in found), "the next window begins"

@@ -153,7 +153,14 @@ class BarrierProtocol:
             self.agent_client.report(ViewStarted(view, terms))
             return pb.Admission(decision=begun)
 
-        with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
+        def connected() -> None:
+            if admission.HasField("recovery"):
+                state.regrouped(rank=rank, size=view.size, is_source=context.holds_state)
+
+        server = self.service.state_server
+        with sync_state(
+            state, context, server=server, attach=attach, connected=connected, abandoned=abandoned
+        ) as digest:
             parts["state/take and compare"], names = time.monotonic() - started, tuple(digest)
             message = pb.BarrierArrival(version=view.version, rank=rank, digests=digest.values(), begins_view=True)
             arrival = LocalArrival(message, names, state.digest, state)

@@ -1,0 +1,80 @@
+"""A linear model whose peers average their models every few steps, while one joins, one is killed and one leaves.
+
+Each peer writes a line of DIR/PEER.jsonl after each step that it has done: the number of the step, the samples that it
+trained on, and its weights and momenta after the step.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.control import average_models
+from tests.jobs.programs.kept import keeping
+from tests.jobs.programs.program_parts import descending, die, options, own_id
+
+FEATURES, SAMPLES, RATE, MOMENTUM = 3, 100, 0.02, 0.5
+KEPT_EVERY = 12  # steps; the job takes at least 60
+
+
+def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs, targets, and the number of each sample."""
+    draw = np.random.default_rng(3)
+    x = draw.normal(size=(SAMPLES, FEATURES)).astype(np.float32)
+    y = x @ np.array([[1.0], [-2.0], [0.5]]) + draw.normal(size=(SAMPLES, 1))  # no weights fit all samples
+    return x, y.astype(np.float32), np.arange(SAMPLES)
+
+
+@kf.policy
+def following(training: Any) -> Any:
+    """Asks for the number of peers that rank 0 is told, once."""
+    peers = training.fed("peers")
+    return kf.control.always().when(peers.is_new).rescale(kf.ops.clip(peers, 1, 3))
+
+
+def main() -> None:
+    given = options(results=Path(), every=5)
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1, use_bias=False)])
+    optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
+    training = kf.attach(
+        model, optimizer, policies=[following(), keeping(every=KEPT_EVERY)], sync=average_models(every=given.every)
+    )
+    given.results.mkdir(exist_ok=True)
+    lines = (given.results / f"{own_id()}.jsonl").open("w", buffering=1)
+
+    def loss(found: Any, x: Any, y: Any, index: Any) -> Any:
+        return tf.reduce_mean(tf.square(found - y))
+
+    step = descending(training, model, optimizer, loss, lambda x, y, index: index)
+    size, at_size, most = 2, 0, 2
+    training.feed("peers", 3)
+    for batch in training.batches(data(), batch_size=8, epochs=1_000_000, seed=1):
+        index = step(*batch)
+        if index is training.SKIPPED:
+            continue
+        parts = model.weights[0], optimizer.variables[-1]
+        kept = [np.asarray(one).ravel().tolist() for one in parts]
+        lines.write(json.dumps([training.step_number, index.numpy().tolist(), *kept]) + "\n")
+        size, at_size = training.size, at_size + 1 if training.size == size else 0
+        most = max(most, size)
+        # The last average was three steps ago: what this peer has done since is lost with it.
+        since = training.step_number - training._run.models._averaged_at
+        if training.peer == 1 and size == 3 and at_size >= 12 and since == 3:
+            die()
+        if (most, size, at_size) == (3, 2, 20):
+            training.feed("peers", 1)
+        if (size, at_size) == (1, 12):
+            training.stop("seen enough")
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()
