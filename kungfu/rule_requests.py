@@ -18,9 +18,10 @@ from kungfu.control import (
     SetGlobalBatchSize,
     SetLearningRate,
     SetVariable,
+    Synchronise,
 )
 from kungfu.control.hook import Control, HookRequest, HookRequestKind
-from kungfu.errors import PolicyError
+from kungfu.errors import PolicyError, UsageError
 from kungfu.policy_definition.policy import in_brackets
 from kungfu.runtime.core import request
 from kungfu.runtime.core.terms import Terms
@@ -35,6 +36,7 @@ _OF_LATER_STEPS: tuple[HookRequestKind, ...] = (
     *_CHANGING_THE_CLUSTER,
     "set_global_batch_size",
     "set_learning_rate",
+    "synchronise",
     "stop",
 )
 _BUDGET_USED_UP, _OVER = "its budget of rescales is used up", "training is over"
@@ -102,6 +104,16 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
 def call_last_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
     """Calls the hook of a rule that fired in the last step of a job; keeps requests about checkpoints and values."""
     return call_hook(fired, action, size=size).without(_OF_LATER_STEPS, why=_OVER)
+
+
+def refuse_interval(answer: HookAnswer, *, rule: str, averages_models: bool) -> None:
+    """Raises ``UsageError`` for a hook's request for averages of models in a run that averages gradients."""
+    asked = next((one for one in answer.requests if one.kind == "synchronise"), None)
+    if asked is not None and not averages_models:
+        raise UsageError(
+            f'hook {rule!r} called control.{asked}, but this run is attached with sync="gradients": attach with '
+            "sync=kf.control.average_models(every=1), which the hook then changes"
+        )
 
 
 def requests_of(
@@ -199,6 +211,8 @@ def _setting(fired: FiredRule) -> request.Request:
             return request.SetBatch(fired.value)
         case SetVariable(name=name):
             return request.SetNumber(name, fired.value)
+        case Synchronise():
+            return request.SetAverageInterval(fired.value)
     return request.StopTraining()
 
 
@@ -221,6 +235,8 @@ def _of_hook(made: HookRequest, view: View) -> request.AnyRequest | None:
             return request.SetBatch(made.value)
         case "set_learning_rate":
             return request.SetRate(made.value, made.ramp_length, made.unit)
+        case "synchronise":
+            return request.SetAverageInterval(made.value)
         case "stop":
             return request.StopTraining()
 

@@ -12,8 +12,8 @@ import pytest
 from kungfu.compiler.fired import FiredRule
 from kungfu.control import Call, Evict, Replace, Rescale
 from kungfu.control.hook import Control, HookRequest
-from kungfu.errors import PolicyError
-from kungfu.rule_requests import HookAnswer, call_hook, requests_of
+from kungfu.errors import PolicyError, UsageError
+from kungfu.rule_requests import HookAnswer, call_hook, call_last_hook, refuse_interval, requests_of
 from kungfu.runtime.core import request
 from kungfu.runtime.core.view import Peer, View
 from kungfu.signal import Constant
@@ -41,6 +41,7 @@ def asked(fired: list[FiredRule], *, hooks: Sequence[HookRequest] = ()) -> tuple
 SETTINGS: list[tuple[HookRequest, HookRequest]] = [
     (HookRequest("set_global_batch_size", 64.0), HookRequest("set_global_batch_size", 128.0)),
     (HookRequest("set_learning_rate", 0.1), HookRequest("set_learning_rate", 0.2, ramp_length=9.0)),
+    (HookRequest("synchronise", 4.0), HookRequest("synchronise", 16.0)),
     (HookRequest("set_value", 1, name="ema"), HookRequest("set_value", 2, name="ema")),
 ]
 
@@ -94,6 +95,19 @@ def test_a_hook_asks_for_what_rules_ask_for_in_the_order_of_the_policies() -> No
         ("hook", request.StopTraining()),
         ("slow", leave(5)),
     ]
+
+
+def test_a_hook_asks_for_averages_of_models_where_models_are_averaged() -> None:
+    answer = answer_of(lambda control: control.synchronise(every=3.6))
+    assert [str(one) for one in answer.requests] == ["synchronise(every=4)"]
+    assert asked([HOOK], hooks=answer.requests)[0].what == request.SetAverageInterval(4.0)
+    refuse_interval(answer, rule="hook", averages_models=True)
+    with pytest.raises(UsageError, match=r"hook 'hook' called control\.synchronise\(every=4\), but .*gradients"):
+        refuse_interval(answer, rule="hook", averages_models=False)
+    nothing = answer_of(lambda control: control.synchronise(every=0))
+    assert (nothing.requests, nothing.ignored) == ((), "synchronise(every=0) asks for nothing")
+    late = FiredRule(7, "hook", Call(lambda control: control.synchronise(every=4), ()), math.nan, {})
+    assert call_last_hook(late, late.action, size=4).requests == ()
 
 
 def test_a_hook_decides_a_size_a_batch_and_a_rate_at_once() -> None:

@@ -256,7 +256,7 @@ def _explain(given: argparse.Namespace) -> int:
     if given.monitors and given.form != "ir":
         raise UsageError(f"--monitors {given.monitors}: chooses among the nodes that --ir shows; add --ir")
     every: int | None = given.average_models
-    sync: Synchronisation = "gradients" if every is None else average_models(every=every)
+    sync: Synchronisation | None = None if every is None else average_models(every=every)
     plan = compile_policies([load_policy(one) for one in given.specs], sync=sync)
     if given.form == "json":
         print(json.dumps(explain_json(plan), indent=2))

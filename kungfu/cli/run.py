@@ -246,7 +246,7 @@ def _check_policies(specs: Sequence[str]) -> None:
         from kungfu.compiler import compile_policies
         from kungfu.policy_definition.policy_path import load_policies_of_job
 
-        compile_policies(load_policies_of_job(specs))
+        compile_policies(load_policies_of_job(specs), sync=None)  # the program says how it synchronises
 
 
 def _check_standby(processes: int, command: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.passes.synchronising import (
     STEPS_SINCE_AVERAGE,
     due_in_synchronising_steps,
+    refuse_intervals,
     refuse_mean_gradients,
 )
 from kungfu.control import Budget, Call, Evict, Replace, Rescale, Rule, ScaleLearningRate
@@ -31,7 +32,7 @@ from kungfu.signal.source_location import attributed_to
 
 
 def compile_policies(
-    policies: Sequence[Policy], *, budget: Budget | None = None, sync: Synchronisation = "gradients"
+    policies: Sequence[Policy], *, budget: Budget | None = None, sync: Synchronisation | None = "gradients"
 ) -> CompiledPolicies:
     """Compiles several policies to one plan: checks them, shares equal nodes, assigns stages and fuses collectives.
 
@@ -41,13 +42,13 @@ def compile_policies(
         policies: The policies of one job, in the order of their rules.
         budget: The limit on changes of the cluster by all policies together; ``None``: each policy's own limit applies.
         sync: How the peers keep their models alike; with averages of models, rules are evaluated in the steps after
-            which models are averaged.
+            which models are averaged. ``None``: unknown, so no policy is refused because of it.
 
     Raises:
         PolicyError: `policies` is not a list of policies, or a policy is wrong: an action or trigger on a local signal,
             a collective under a gate that could differ between peers, two policies that set the same value without a
             combination such as `first`, and similar faults; or it needs the mean of gradients that ``sync`` does not
-            average.
+            average, or sets the interval of averages that ``sync`` does not make.
 
     >>> from kungfu.policies import gns_batch
     >>> compile_policies([gns_batch(max_peers=8)]).messages_per_step
@@ -60,6 +61,8 @@ def compile_policies(
     averages = isinstance(sync, AverageModels)
     if averages:
         refuse_mean_gradients(built)
+    elif sync is not None:
+        refuse_intervals(built)
     every = _distinct(rate_limited(rule) for _, group in built for rule in group)
     rules = _distinct(_budgeted((one for one in every if one.trigger.event == "step"), budget=budget))
     on_rescale = tuple(one for one in every if one.trigger.event == "rescale")

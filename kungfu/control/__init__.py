@@ -14,6 +14,7 @@ from kungfu.control.action import (
     SetLearningRate,
     SetVariable,
     Stop,
+    Synchronise,
 )
 from kungfu.control.budget import Budget
 from kungfu.control.hill_climbing import Growth, Walk, check_peers, hill_climb, settle, settled_walk
@@ -44,6 +45,7 @@ __all__ = [
     "SetVariable",
     "SizeEstimate",
     "Stop",
+    "Synchronise",
     "Trigger",
     "Walk",
     "always",

@@ -15,7 +15,8 @@ Keep = Literal["local_batch_size", "global_batch_size"]
 """The batch size that a rescale keeps: each peer's (the global batch size then follows the size), or the global one."""
 Unit = Literal["steps", "samples"]
 Setting = str
-"""A quantity of the job that a rule sets: "size", "global batch size", "learning rate", or "value of 'name'"."""
+"""A quantity of the job that a rule sets: "size", "global batch size", "learning rate", "averaging interval", or
+"value of 'name'"."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -106,6 +107,15 @@ class SetVariable:
 
 
 @dataclass(frozen=True, eq=False)
+class Synchronise:
+    """Requests an average of models every `target` steps, in a run that averages models (``attach(sync=...)``).
+
+    `target` is a float32 scalar: whole, at least 1, equal on all peers; NaN requests nothing."""
+
+    target: Signal
+
+
+@dataclass(frozen=True, eq=False)
 class Stop:
     """Ends the training on all peers after the step in which all peers have learned of the request."""
 
@@ -156,6 +166,7 @@ Action = (
     | SetLearningRate
     | ScaleLearningRate
     | SetVariable
+    | Synchronise
     | Stop
     | Call
     | Evict
@@ -195,6 +206,8 @@ def numbers_of(action: Action) -> Mapping[Setting, Signal]:
             return {"learning rate factor": target}
         case SetVariable(name, target):
             return {f"value of {name!r}": target}
+        case Synchronise(target):
+            return {"averaging interval": target}
     return {}
 
 
@@ -218,7 +231,7 @@ def rewired(action: Action, *, shared: Mapping[Signal, Signal]) -> Action:
         return replace(action, target=shared[action.target], batch=batch, rate=rate)
     if isinstance(action, ScaleLearningRate):
         return ScaleLearningRate(shared[action.target], shared[action.in_force])
-    if isinstance(action, (SetGlobalBatchSize, SetLearningRate, SetVariable)):
+    if isinstance(action, (SetGlobalBatchSize, SetLearningRate, SetVariable, Synchronise)):
         return replace(action, target=shared[action.target])
     if isinstance(action, (Evict, Replace)):
         return replace(action, mask=shared[action.mask])

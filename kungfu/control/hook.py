@@ -17,6 +17,7 @@ HookRequestKind = Literal[
     "replace",
     "set_global_batch_size",
     "set_learning_rate",
+    "synchronise",
     "stop",
     "checkpoint",
     "restore",
@@ -33,7 +34,8 @@ class HookRequest:
 
     Args:
         kind: The name of the called method of `Control`.
-        value: Peers, samples, a learning rate, or the new content of a registered value; NaN for other requests.
+        value: Peers, samples, a learning rate, steps from one average of models to the next, or the new content of a
+            registered value; NaN for other requests.
         keep: The batch size that a rescale keeps.
         ranks: The peers to remove or replace.
         ramp_length: The length of a learning rate's ramp, in `unit`.
@@ -78,7 +80,7 @@ class HookRequest:
             f", {name}={one:g}" for name, one in (("batch", self.batch), ("rate", self.rate)) if not math.isnan(one)
         )
         over = f", over_{self.unit}={self.ramp_length:g}" if self.ramp_length else ""
-        value = "" if self.kind == "stop" else f"{self.value:g}"
+        value = "" if self.kind == "stop" else f"{'every=' * (self.kind == 'synchronise')}{self.value:g}"
         return f"{self.kind}({value}{keep}{beside}{over})"
 
 
@@ -196,6 +198,21 @@ class Control:
             self._pass_over(f"set_learning_rate({number:g})")
         elif number is not None:
             self._ask(HookRequest("set_learning_rate", number, ramp_length=length, unit=unit))
+
+    def synchronise(self, *, every: float) -> None:
+        """Requests an average of models every `every` steps, as a rule's `synchronise` does.
+
+        Args:
+            every: The number of steps, rounded; a number not above 0 requests nothing.
+
+        Raises:
+            PolicyError: `every` is not a number. In the barrier, `UsageError` if the run averages gradients.
+        """
+        number = self._number(every, method="synchronise", of="steps, as in synchronise(every=16)", argument="every=")
+        if number is not None and number <= 0:
+            self._pass_over(f"synchronise(every={number:g})")
+        elif number is not None:
+            self._ask(HookRequest("synchronise", max(1.0, float(round(number)))))
 
     def stop(self) -> None:
         """Requests the end of the training on all peers."""

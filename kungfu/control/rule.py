@@ -141,12 +141,13 @@ def rate_limited(rule: Rule) -> Rule:
         return rule
     numbers = tuple(actions.numbers_of(action).values())
     gate, pause, once = trigger.gate, trigger.pause, _could_fire_before_its_barrier(rule)
-    # A shadow's request is never carried out, a rate changes slowly, and no signal is a variable: the state does not
-    # show the request.
+    # A shadow's request is never carried out, a rate changes slowly, and no signal is a variable or the steps from one
+    # average to the next: the state does not show the request.
     with attributed_to(rule.origin):
         asked = (
             numbers
-            if isinstance(action, (actions.SetLearningRate, actions.SetVariable)) or rule.mode == "shadow"
+            if isinstance(action, (actions.SetLearningRate, actions.SetVariable, actions.Synchronise))
+            or rule.mode == "shadow"
             else ()
         )
         fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once, targets=asked)
@@ -384,6 +385,16 @@ def variable_rule(value: object, *, variable: str, trigger: Trigger, name: str =
     return Rule(
         name, trigger, fires, actions.SetVariable(variable, wanted), {**_seen(trigger, wanted), "target": wanted}
     )
+
+
+def synchronise_rule(every: object, *, trigger: Trigger, name: str = "synchronise") -> Rule:
+    """The rule that requests the number of steps from one average of models to the next."""
+    if not isinstance(every, Signal) and not is_whole_number(every, least=1):
+        raise PolicyError(f"synchronise(every={every!r}): takes a whole number of steps, at least 1, such as 16")
+    wanted = as_signal(every)
+    target = maximum(round(wanted), 1.0)
+    fires = _looks(trigger) & is_finite(wanted) & (wanted > 0)
+    return Rule(name, trigger, fires, actions.Synchronise(target), {**_seen(trigger, wanted), "target": target})
 
 
 def plain_rule(action: actions.Stop | actions.Checkpoint | actions.Restore, *, trigger: Trigger, name: str) -> Rule:

@@ -249,6 +249,32 @@ class Trigger:
         """
         return rules.variable_rule(value, variable=name, trigger=self)
 
+    def synchronise(self, *, every: Signal | int) -> Rule:
+        """Requests an average of models every `every` steps, in a run that averages models.
+
+        The program attaches with ``sync=kf.control.average_models(every=...)``, which gives the first number. Fires for
+        a number other than the one that this rule requested last. The new number counts from the average after which
+        the request is decided. With `every` = 1 and an optimizer that is linear in the gradient, the average of models
+        is the model that the mean of gradients gives, so a run may begin so and average less often later.
+
+        Args:
+            every: H, the number of steps from one average to the next, equal on all peers; rounded; NaN, or a number
+                not above 0, requests nothing.
+
+        Raises:
+            PolicyError: `every` is a number that is not whole, or below 1; at `attach`, the run averages gradients.
+
+        Cost:
+            No message; a float and a truth value of state.
+
+        Reference:
+            Lin et al., 2020, *Don't Use Large Mini-Batches, Use Local SGD*, section 3 (post-local SGD).
+
+        >>> every(1).after(1000).synchronise(every=16).name
+        'synchronise'
+        """
+        return rules.synchronise_rule(every, trigger=self)
+
     def stop(self) -> Rule:
         """Ends the training on all peers; joining peers are dismissed. Cost: no message."""
         return rules.plain_rule(Stop(), trigger=self, name="stop")

@@ -22,6 +22,7 @@ _ACTIONS = {
     "SetLearningRate": "another learning rate",
     "ScaleLearningRate": "another factor on the learning rate",
     "SetVariable": "another value",
+    "Synchronise": "another averaging interval",
     "Stop": "the end of training",
     "Call": "a call",
     "Evict": "the eviction of",

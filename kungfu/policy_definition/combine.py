@@ -15,18 +15,27 @@ from kungfu.control import (
     SetGlobalBatchSize,
     SetLearningRate,
     SetVariable,
+    Synchronise,
     Trigger,
 )
 from kungfu.control.action import Setting, numbers_of, setting_of
 from kungfu.control.rate_limit import last_request
-from kungfu.control.rule import batch_rule, distinct_name, factor_rule, rate_rule, rescale_rule, variable_rule
+from kungfu.control.rule import (
+    batch_rule,
+    distinct_name,
+    factor_rule,
+    rate_rule,
+    rescale_rule,
+    synchronise_rule,
+    variable_rule,
+)
 from kungfu.errors import InternalError, PolicyError
 from kungfu.ops import is_finite, maximum, minimum, where
 from kungfu.policy_definition.policy import Policy
 from kungfu.signal import Constant, Signal, Source, TrainingSignals, as_signal
 from kungfu.signal.source_location import attributed_to, location_of_caller
 
-Setter = Rescale | SetGlobalBatchSize | SetLearningRate | ScaleLearningRate | SetVariable
+Setter = Rescale | SetGlobalBatchSize | SetLearningRate | ScaleLearningRate | SetVariable | Synchronise
 # Chooses between two requests, given the present value. A request is float32, NaN before the first.
 Choice = Callable[[Signal, Signal, Signal], Signal]
 # The numbers of a request, with the setting that it is about first.
@@ -200,7 +209,8 @@ def _merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
     requests, about = _requests(rules), setting_of(rules[0].action)
     assert about is not None, rules
     present = about.replace(" ", "_")  # the source with the name of the setting
-    now = None if isinstance(rules[0].action, (SetVariable, ScaleLearningRate)) else Source(present) * 1.0
+    has_no_source = isinstance(rules[0].action, (ScaleLearningRate, SetVariable, Synchronise))
+    now = None if has_no_source else Source(present) * 1.0
     chosen = functools.reduce(functools.partial(_chosen, choose=choose, now=now), requests.values())
     trigger = Trigger(Constant(True), Constant(True), event=rules[0].trigger.event)
     made = _asking(chosen, like=rules, trigger=trigger, name=name)
@@ -216,7 +226,8 @@ def _chosen(one: Numbers, other: Numbers, *, choose: Choice, now: Signal | None)
     """The chosen of two requests. A batch or a rate comes with the size for which its policy asks, and with no other;
     if both policies ask for the chosen size, the first that has a batch or a rate gives it."""
     about = next(iter(one))
-    # No source is the present value of a variable or a factor, so a policy without a request does not count.
+    # No source is the present value of a variable, of a factor or of the averaging interval: a policy without a request
+    # does not count.
     now = _or(one[about], other[about]) if now is None else now
     target, nothing = choose(one[about], other[about], now), as_signal(math.nan)
     chosen = {about: target}
@@ -248,6 +259,8 @@ def _asking(numbers: Numbers, *, like: tuple[Rule, ...], trigger: Trigger, name:
         return batch_rule(target, trigger=trigger, name=name)
     if isinstance(action, ScaleLearningRate):
         return factor_rule(target, trigger=trigger, name=name)
+    if isinstance(action, Synchronise):
+        return synchronise_rule(target, trigger=trigger, name=name)
     if isinstance(action, SetVariable):
         return variable_rule(target, variable=action.name, trigger=trigger, name=name)
     return rate_rule(target, trigger=trigger, ramp_length=action.ramp_length, unit=action.unit, name=name)

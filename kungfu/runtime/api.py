@@ -28,6 +28,7 @@ from kungfu.runtime.core.request import (
     Resize,
     RestoreCheckpoint,
     SaveCheckpoint,
+    SetAverageInterval,
     SetBatch,
     SetNumber,
     SetRate,

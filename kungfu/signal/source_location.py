@@ -14,7 +14,7 @@ from types import CodeType, FrameType, TracebackType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RULES = {"call", "checkpoint", "evict", "replace", "rescale", "set", "set_global_batch_size", "set_learning_rate",
-          "stop"}  # fmt: skip
+          "stop", "synchronise"}  # fmt: skip
 _GIVEN: ContextVar[str | None] = ContextVar("attributed_to", default=None)
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"

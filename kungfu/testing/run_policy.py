@@ -11,6 +11,7 @@ import numpy as np
 from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
+from kungfu.control.synchronisation import Synchronisation
 from kungfu.errors import UsageError
 from kungfu.policy_definition import Policy
 from kungfu.signal import SOURCES
@@ -26,6 +27,7 @@ def run_policy(
     trace: ClusterModel | Mapping[str, Any] | Trace | str | Path | Sequence[str],
     *,
     budget: Budget | None = None,
+    sync: Synchronisation = "gradients",
 ) -> tuple[FiredRule, ...]:
     """Runs one policy, or several on one job, step by step, and returns the decisions.
 
@@ -37,7 +39,8 @@ def run_policy(
       and one value per peer. ``step``, ``size``, the limits of the size and ``pending`` may be omitted. Gradient
       reductions have names like ``norm_squared(grads)``. Values that the program publishes or feeds are local.
 
-    The decisions have no effect on recorded runs and arrays. `budget` is the job's budget of rescales.
+    The decisions have no effect on recorded runs and arrays. `budget` is the job's budget of rescales. `sync` is that
+    of ``kungfu.attach``; with averages of models, arrays have one value for each step that averages.
 
     The decisions are in order, and include the decisions of shadow rules. On a model they also include the decisions of
     on-rescale rules, under the step before the barrier, and `FiredRule.unmet` states why a decision had no effect.
@@ -49,9 +52,9 @@ def run_policy(
         >>> [(one.step, one.value, one.inputs["size"]) for one in run_policy(schedule({5: 4, 12: 1}), model)]
         [(5, 4.0, 2), (12, 1.0, 4)]
     """
-    plan = compile_policies([policy] if isinstance(policy, Policy) else policy, budget=budget)
+    plan = compile_policies([policy] if isinstance(policy, Policy) else policy, budget=budget, sync=sync)
     if isinstance(trace, ClusterModel):
-        return simulate(plan, trace).decisions
+        return simulate(plan, trace, sync=sync).decisions
     if isinstance(trace, Mapping):
         return tuple(_given(plan, trace))
     if isinstance(trace, (str, Path)):
@@ -62,7 +65,7 @@ def run_policy(
 
 def _given(plan: CompiledPolicies, arrays: Mapping[str, Any]) -> Iterator[FiredRule]:
     playing: Replay | None = None
-    declared = [name for name, kind in plan.source_kinds.items() if kind.given_by != "step"]
+    declared = [name for name, kind in plan.source_kinds.items() if kind.given_by in ("publish", "feed")]
     for local, agreed in _steps_of(arrays, declared):
         if playing is None:
             playing = Replay(plan, size=len(local))
@@ -89,7 +92,9 @@ def _steps_of(arrays: Mapping[str, Any], declared: Collection[str] = ()) -> Iter
     sizes = [_size(arrays, index, own) for index in range(steps)]
     for index, size in enumerate(sizes):
         unbounded = {"min_size": 1, "max_size": max(sizes), "refused_size": 0, "epoch_samples": 0, "job_samples": 0}
-        known = {"step": index + 1, "size": size, **unbounded}
+        done = list(arrays.get("step", range(1, steps + 1)))
+        since = done[index] - (done[index - 1] if index else 0)
+        known = {"step": index + 1, "size": size, "steps_since_average": since, **unbounded}
         given = {name: values[index] for name, values in arrays.items() if name not in own}
         local = [{"rank": rank, **_own(arrays, index, own, rank=rank)} for rank in range(size)]
         yield local, {**known, "pending": False, **given}

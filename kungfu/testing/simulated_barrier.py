@@ -1,7 +1,8 @@
 """The barriers of a modelled job: as in a real job, they decide on a rule's request one step after the rule fired.
 
-The code of real peers makes the requests and decides on them (``kungfu.rule_requests``, ``runtime.core.barrier``);
-only the peers, their preparation and the clock are modelled.
+With averages of models they decide after the step in which the rule fired. The code of real peers makes the requests
+and decides on them (``kungfu.rule_requests``, ``runtime.core.barrier``); only the peers, their preparation and the
+clock are modelled.
 """
 
 from __future__ import annotations
@@ -62,17 +63,23 @@ class SimulatedBarrier:
             The on-rescale rules that fired, in the order of a real barrier.
         """
         self.brought, offer = [], self._offer()
-        if not self.posted and offer is None and not self.job.terms.departing:
+        # The average of models, which follows the rules, carries their requests in the step in which they fired.
+        is_told = bool(self.job.terms.average_every and fired)
+        if not self.posted and offer is None and not self.job.terms.departing and not is_told:
             # No pending request or offer calls for a barrier.
             self.posted = list(fired)
         else:
             due, self.posted = [*self.posted, *fired], []
             self._decide(due, offer, fractions)
+        self.foresee()
+        return self.brought
+
+    def foresee(self) -> None:
+        """Tells the job if a barrier follows its next step, and if that barrier may change the cluster."""
         job, changes = self.job, any(changes_membership(one.action) for one in self.posted)
         admits = bool(job.terms.departing) or self._offer(ahead=1) is not None
         job.barrier_due = bool(self.posted) or admits
         job.change_due = changes or admits
-        return self.brought
 
     def finish(self) -> None:
         """Calls the hooks of the rules that fired in the last step, since no barrier follows that step."""
@@ -114,6 +121,8 @@ class SimulatedBarrier:
         return self._answered(fired, rule_requests.call_hook(fired, action, size=self.job.size))
 
     def _answered(self, fired: FiredRule, answer: rule_requests.HookAnswer) -> Sequence[HookRequest]:
+        averages_models = self.job.terms.average_every > 0
+        rule_requests.refuse_interval(answer, rule=fired.rule, averages_models=averages_models)
         if not answer.requests and answer.ignored:
             self.unmet[fired.rule, fired.step] = answer.ignored
         return answer.requests

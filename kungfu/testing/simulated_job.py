@@ -122,6 +122,17 @@ class SimulatedHosts:
 
 
 @dataclass
+class SimulatedWindow:
+    """The steps of a modelled job since its last average of models; empty if the job averages gradients."""
+
+    steps: int = 0
+    samples: int = 0
+    loss: float = 0.0  # the sum over the samples
+    busy: dict[int, float] = field(default_factory=dict)  # the compute seconds by the id of the peer
+    fed: dict[str, float] = field(default_factory=dict)  # the values that no message has carried yet, by name
+
+
+@dataclass
 class SimulatedJob:
     """The state of a modelled job between two steps."""
 
@@ -139,13 +150,15 @@ class SimulatedJob:
     rate_factor: float = 1.0  # the last by which a policy multiplied the learning rate
     drawn: tuple[int, StepDraw] | None = None  # the number of a step, and the results of the model's functions for it
     clocks: Clocks = field(default_factory=Clocks)
+    window: SimulatedWindow = field(default_factory=SimulatedWindow)
 
     @classmethod
-    def started(cls, model: ClusterModel, *, max_global_batch: int = 0) -> SimulatedJob:
-        """Creates the job as it is before its first step, with the limit of its global batch (0: none)."""
+    def started(cls, model: ClusterModel, *, max_global_batch: int = 0, average_every: int = 0) -> SimulatedJob:
+        """Creates the job as it is before its first step, with the limit of its global batch (0: none), and with the
+        steps from one average of models to the next (0: it averages gradients)."""
         start, peers = model.start, list(range(model.start.size))
         share = start.global_batch_size / start.size
-        terms = Terms(start.global_batch_size, share, max_global_batch=max_global_batch)
+        terms = Terms(start.global_batch_size, share, max_global_batch=max_global_batch, average_every=average_every)
         return cls(model, peers, terms, SimulatedHosts.filled(model.hosts, peers), SpeedSampler(model.speeds))
 
     @property
@@ -178,6 +191,14 @@ class SimulatedJob:
         if start.epoch_samples:
             most = min(most, start.epoch_samples - self.samples_done % start.epoch_samples)
         return min(most, start.job_samples - self.samples_done) if start.job_samples else most
+
+    @property
+    def is_synchronising(self) -> bool:
+        """True if the peers send each other anything in the next step: with averages of models, in every H-th step
+        since the last average, and in the last step of an epoch or of the job."""
+        start, done = self.model.start, self.samples_done + self.samples
+        ends = done == start.job_samples or (start.epoch_samples > 0 and done % start.epoch_samples == 0)
+        return ends or self.window.steps + 1 >= self.terms.average_every
 
     @property
     def is_over(self) -> bool:
@@ -217,7 +238,10 @@ def step_draw(job: SimulatedJob) -> StepDraw:
 
 def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
     """The sources of the next step that are equal on all peers, by name."""
-    start, batch, drawn = job.model.start, job.terms.global_batch_size, step_draw(job)
+    start, batch, drawn, window = job.model.start, job.terms.global_batch_size, step_draw(job), job.window
+    loss = drawn.loss
+    if window.steps:
+        loss = (window.loss + loss * job.samples) / (window.samples + job.samples)
     return {
         "step": job.step,
         "size": job.size,
@@ -241,7 +265,8 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "samples_done": job.samples_done,
         "learning_rate": job.learning_rate,
         "requested_rate": 0.0 if job.terms.ramp is None else job.terms.ramp.asked,
-        "mean_loss": drawn.loss,
+        "mean_loss": loss,
+        **({"steps_since_average": window.steps + 1} if job.terms.average_every else {}),
         "all_finite(mean_grads)": job.model.has_finite_gradients(drawn.loss),
         "norm_squared(mean_grads)": drawn.norms.mean,
     }
@@ -259,14 +284,14 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
         "step_seconds": job.clocks.step_s,
         "all_finite(grads)": job.model.has_finite_gradients(drawn.loss),
         **{name: value(position) for name, value in job.model.published_by_step.items()},
-        **{name: value(position) for name, value in job.model.fed_by_step.items()},
+        **_fed(job),
     }
     return [
         {
             **shared,
             "rank": rank,
             "samples": float(share),
-            "busy_seconds": math.nan if job.clocks.after_barrier else busy[rank],
+            "busy_seconds": math.nan if job.clocks.after_barrier else _busy_of_a_step(job, job.peers[rank], busy[rank]),
             "host_joiners": joiners[rank],
             "norm_squared(grads)": norms.local[rank],
             "micro_batches": norms.micro_batches[rank],
@@ -274,6 +299,17 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
         }
         for rank, share in enumerate(spread(position.samples, job.size))
     ]
+
+
+def _fed(job: SimulatedJob) -> dict[str, float]:
+    """The values that the program has fed by the next step, and that no message has carried; NaN for others."""
+    given = {name: value(job.position) for name, value in job.model.fed_by_step.items()}
+    return {name: job.window.fed.get(name, value) if math.isnan(value) else value for name, value in given.items()}
+
+
+def _busy_of_a_step(job: SimulatedJob, peer: int, busy: float) -> float:
+    """The compute seconds of a peer in a step, as the mean over the steps since the last average."""
+    return (job.window.busy.get(peer, 0.0) + busy) / (job.window.steps + 1)
 
 
 @dataclass(frozen=True)
@@ -338,11 +374,19 @@ def _peer_speeds(job: SimulatedJob) -> list[float]:
 
 
 def stepped(job: SimulatedJob, busy: Sequence[float]) -> None:
-    """Completes the next step; the step takes as long as its slowest peer."""
-    clocks, seconds = job.clocks, max(busy)
-    clocks.stand(seconds, size=job.size)
-    clocks.step_s = math.nan if clocks.after_barrier else seconds
-    clocks.after_barrier = False
+    """Completes the next step; the steps since the last message take as long as the peer that is slowest in them."""
+    clocks, window, is_synchronising = job.clocks, job.window, job.is_synchronising
+    before = max(window.busy.values(), default=0.0)
+    sums = {peer: window.busy.get(peer, 0.0) + one for peer, one in zip(job.peers, busy, strict=True)}
+    seconds = max(sums.values())
+    if is_synchronising:
+        clocks.step_s = math.nan if clocks.after_barrier else seconds / (window.steps + 1)
+        clocks.after_barrier = False
+        job.window = SimulatedWindow()
+    else:
+        loss = window.loss + step_draw(job).loss * job.samples
+        job.window = SimulatedWindow(window.steps + 1, window.samples + job.samples, loss, sums, _fed(job))
+    clocks.stand(seconds - before, size=job.size)
     job.samples_done += job.samples
     job.step += 1
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies, fired_rules
 from kungfu.compiler.replay import Replay
-from kungfu.control import Budget, ScaleLearningRate
+from kungfu.control import AverageModels, Budget, ScaleLearningRate
+from kungfu.control.synchronisation import Synchronisation
 from kungfu.policy_definition import Policy
 from kungfu.testing.cluster_model import ClusterModel, SimulatedStep
 from kungfu.testing.simulated_barrier import SimulatedBarrier
@@ -58,7 +59,11 @@ class SimulatedRun:
 
 
 def run_on_model(
-    policy: Policy | Sequence[Policy], model: ClusterModel, *, budget: Budget | None = None
+    policy: Policy | Sequence[Policy],
+    model: ClusterModel,
+    *,
+    budget: Budget | None = None,
+    sync: Synchronisation = "gradients",
 ) -> SimulatedRun:
     """Runs one policy, or several on one job, on a modelled cluster that carries out their decisions.
 
@@ -66,6 +71,7 @@ def run_on_model(
         policy: The policy, or the policies.
         model: The job and its cluster.
         budget: The job's budget of rescales.
+        sync: As for ``kungfu.attach``. The throughput of the model is that of a job that synchronises in this way.
 
     Raises:
         PolicyError: As for `attach`.
@@ -75,15 +81,20 @@ def run_on_model(
     >>> [(one.step, one.joined, one.left, one.size) for one in run.changes]
     [(8, (2, 3), (), 4), (13, (), (1, 2, 3), 1)]
     """
-    plan = compile_policies([policy] if isinstance(policy, Policy) else policy, budget=budget)
-    return simulate(plan, model)
+    plan = compile_policies([policy] if isinstance(policy, Policy) else policy, budget=budget, sync=sync)
+    return simulate(plan, model, sync=sync)
 
 
 def simulate(
-    plan: CompiledPolicies, model: ClusterModel, *, seen: Callable[[SimulatedStep], object] | None = None
+    plan: CompiledPolicies,
+    model: ClusterModel,
+    *,
+    seen: Callable[[SimulatedStep], object] | None = None,
+    sync: Synchronisation = "gradients",
 ) -> SimulatedRun:
-    """Runs a plan on a modelled cluster; ``seen`` is called with each step before the step runs."""
-    job = SimulatedJob.started(model, max_global_batch=plan.max_global_batch)
+    """Runs a plan, compiled for ``sync``, on a modelled cluster; ``seen`` is called with each step before it runs."""
+    every = sync.every if isinstance(sync, AverageModels) else 0
+    job = SimulatedJob.started(model, max_global_batch=plan.max_global_batch, average_every=every)
     barrier = SimulatedBarrier(job, Replay(plan, size=job.size))
     made, changes = list[FiredRule](), list[ViewChange]()
     while not job.is_over:
@@ -91,6 +102,11 @@ def simulate(
         if seen is not None:
             seen(job.position)
         busy = busy_seconds(job)
+        if not job.is_synchronising:
+            # The peers send each other nothing: no rule is evaluated, and no barrier follows.
+            stepped(job, busy)
+            barrier.foresee()
+            continue
         outcome = barrier.replay.step(local_sources(job, busy), agreed_sources(job))
         decided = list(without_held(fired_rules(plan, outcome, step=step)))
         made += decided

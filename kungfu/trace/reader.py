@@ -84,6 +84,11 @@ class Trace:
     policies: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
+    @property
+    def averages_models(self) -> bool:
+        """True if the run averages models, and therefore records only the steps that end with an average."""
+        return any(STEPS_SINCE_AVERAGE.source in one.agreed for one in self.steps)
+
 
 @dataclass
 class _Gathered:

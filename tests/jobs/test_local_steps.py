@@ -11,7 +11,7 @@ import numpy as np
 
 from kungfu.cli.main import main
 from tests.jobs.harness import Ended, ran
-from tests.jobs.programs.local_steps import FEATURES, KEPT_EVERY, MOMENTUM, RATE, SAMPLES, data
+from tests.jobs.programs.local_steps import FEATURES, KEPT_EVERY, LESS, LESS_AFTER, MOMENTUM, RATE, SAMPLES, data
 
 EVERY, LOCAL_BATCH = 5, 4
 
@@ -52,6 +52,7 @@ class Twin:
     epoch: int = 0
     offset: int = 0
     averaged_at: int = 0
+    every: int = EVERY
     handed: int = 0  # samples of the steps since the last average, over all peers
 
     def averages_now(self, peers: list[int]) -> int:
@@ -74,7 +75,7 @@ class Twin:
         ends = self.offset >= SAMPLES
         if ends:
             self.epoch, self.offset = self.epoch + 1, 0
-        if not ends and step - self.averaged_at < EVERY:
+        if not ends and step - self.averaged_at < self.every:
             return False
         self.averaged_at = step
         assert self.averages_now([*done]) == 0, "all that trained are in the average"
@@ -98,6 +99,9 @@ def test_weights_after_each_average_are_numpys_with_a_join_a_leave_and_a_kill(tm
     options = ("-np", 2, "--max", 3, "--failures", 0)
     ended = ran(tmp_path, *options, program="local_steps.py", arguments=arguments)
     assert ended.sizes == [2, 3, 2, 1]
+    (often,) = (one for one in ended.all_of("set") if one["what"] == "averaging interval")
+    assert often["to"] == LESS
+    assert often["step"] > LESS_AFTER
     grown, shrunk = ended.all_of("rescale")
     (recovered,) = ended.all_of("recovered")
     changes = [shrunk, recovered, grown]  # a loss keeps the batch of all peers, a leave that of each
@@ -120,6 +124,9 @@ def test_weights_after_each_average_are_numpys_with_a_join_a_leave_and_a_kill(tm
         seen[-1] += [sample for one in done.values() for sample in one.samples]
         epoch = twin.epoch
         is_average = twin.steps(step, batch, done)
+        if step == often["step"]:
+            assert is_average, "a rule is evaluated in a step that averages"
+            twin.every = LESS
         for peer, one in done.items():
             np.testing.assert_allclose(one.weights, twin.peers[peer].weights, rtol=2e-5, atol=1e-6)
             np.testing.assert_allclose(one.momenta, twin.peers[peer].momenta, rtol=2e-5, atol=1e-6)

@@ -44,6 +44,9 @@ RECIPES: dict[str, tuple[tuple[object, ...], tuple[object, ...], list[dict[str, 
     "progressive_resizing(smallest=4, largest=8, stages=3, epochs=6)": (
         TWO, (), [{"event": "called", "also": [f"set_value('pixels', {pixels})"]} for pixels in (6, 8)],
     ),
+    "post_local_sgd(switch=2, every=4)": (
+        TWO, ("--every", 1), [{"event": "set", "what": "averaging interval", "to": 4}],
+    ),
 }  # fmt: skip
 
 

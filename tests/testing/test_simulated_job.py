@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kungfu as kf
+from kungfu.control import average_models
 from kungfu.runtime.core.cluster.placement import AVOIDED_S
-from kungfu.testing import ClusterModel, HostSlots, PeerSpeeds, Start
+from kungfu.testing import ClusterModel, HostSlots, PeerSpeeds, SlowPeer, Start, run_on_model
 from kungfu.testing.simulated_job import GradientNorms, SimulatedHosts, SimulatedJob, SpeedSampler, gradient_norms
 
 
@@ -121,3 +123,31 @@ def test_one_host_has_room_for_all_where_none_are_declared() -> None:
     hosts = SimulatedHosts.filled(HostSlots(), range(3))
     assert {host for host, _ in hosts.places.values()} == {0}
     assert hosts.start(99, 0.0)
+
+
+# ---- averages of models ----------------------------------------------------------------------------------------------
+
+
+def test_peers_that_average_models_wait_for_each_other_in_steps_that_average_only() -> None:
+    """Peer 0 is slow in steps 5, 6, 9 and 10, peer 1 in steps 7 and 8; a step of 1 s takes a slow peer 2 s."""
+    seen = list[tuple[float, ...]]()
+
+    @kf.policy
+    def looking(training: Any) -> Any:
+        busy = kf.ops.all_reduce(training.busy_seconds, "mean")
+        seconds = kf.ops.all_reduce(training.step_seconds, "mean")
+        fed = kf.ops.all_reduce(training.fed("price"), "mean")
+        values = (training.step, training.mean_loss, busy, seconds, fed)
+        return kf.control.every(11).call(lambda _, *now: seen.append(now), *values)
+
+    times = ((0, 5), (1, 7), (0, 9))
+    slow = [SlowPeer(0.5, peer=peer, from_step=step, until_step=step + 2) for peer, step in times]
+    model = ClusterModel(
+        {2: 64}, steps=12, loss_by_step=float, speeds=PeerSpeeds(slow=slow),
+        fed_by_step={"price": lambda step: 7.0 if step == 10 else float("nan")},
+    )  # fmt: skip
+    gradients = run_on_model(kf.policies.stop_on_nan(), model)
+    averages = run_on_model(looking(), model, sync=average_models(every=4))
+    assert (gradients.seconds, averages.seconds) == (4 + 8 + 6, 4 + 6 + 6)
+    # The call is due in step 11: the mean loss of steps 9 to 12, the time of a step in them, and in steps 5 to 8.
+    np.testing.assert_allclose(seen, [(12, 10.5, (1.5 + 1.0) / 2, 1.5, 7.0)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from kungfu.cli.replay.timeline import OF_RULES, TimelineRow, action_of, timelin
 from kungfu.cli.report.reader import read_events
 from kungfu.cli.report_console import ReportConsole
 from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies
+from kungfu.control.synchronisation import Synchronisation, average_models
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_json
 from kungfu.event_log.events import LoggedEvent, RescaleEvent
@@ -62,11 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Prints the timeline; returns the exit code. Raises ``UsageError`` or ``PolicyError`` if the replay fails."""
     trace = read_trace(given.folder)
-    plan = compile_policies([load_policy(spec) for spec in given.policy]) if given.policy else _own(trace)
+    plan = _compiled(given.policy, trace) if given.policy else _own(trace)
     whose: Literal["the run's", "another"] = "another" if given.policy else "the run's"
     replayed = replay(plan, trace, whose=whose, start=given.start)
     events = _events(given.folder)
-    costs = forecast(plan, trace, events) if given.policy else None
+    costs = forecast(plan, trace, events) if given.policy and not trace.averages_models else None
+    if given.policy and trace.averages_models:
+        remark = "the run averages models, so most of its steps are not in the record: no costs are estimated"
+        trace = replace(trace, remarks=(*trace.remarks, remark))
     result = _Replay(trace, whose, replayed, events, timeline(replayed.decisions, events, start=given.start), costs)
     if given.plot is not None:
         from kungfu.cli.replay.picture import draw_replay  # here, since matplotlib takes a second to load
@@ -84,10 +88,16 @@ def _own(trace: Trace) -> CompiledPolicies:
     if trace.plan is not None:
         return trace.plan
     if trace.policies:
-        return compile_policies([load_policy(one) for one in trace.policies])
+        return _compiled(trace.policies, trace)
     raise UsageError(
         "the record does not hold the plan that ran; name its policies, as in --policy 'PATH.py:NAME(ARGS)'"
     )
+
+
+def _compiled(specs: Sequence[str], trace: Trace) -> CompiledPolicies:
+    """The plan of these policies for a run that synchronises as the recorded one did."""
+    sync: Synchronisation = average_models(every=1) if trace.averages_models else "gradients"
+    return compile_policies([load_policy(one) for one in specs], sync=sync)
 
 
 def _events(folder: Path) -> Sequence[LoggedEvent]:

@@ -18,6 +18,7 @@ from kungfu.control import (
     SetGlobalBatchSize,
     SetLearningRate,
     SetVariable,
+    Synchronise,
 )
 from kungfu.control.action import Action
 from kungfu.event_log.events import (
@@ -115,6 +116,8 @@ def _asked(decision: FiredRule) -> str:
             return f"wants a learning rate of {figure(decision.value)}"
         case ScaleLearningRate():
             return f"moves the learning rate (times {figure(decision.value)})"  # each step: one row for many
+        case Synchronise():
+            return f"wants an average of models every {counted(decision.value, 'step')}"
         case SetVariable(name=name):
             return f"wants {name} to be {figure(decision.value)}"
         case Evict():

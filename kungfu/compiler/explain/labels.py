@@ -17,6 +17,7 @@ from kungfu.control import (
     SetGlobalBatchSize,
     SetLearningRate,
     SetVariable,
+    Synchronise,
 )
 from kungfu.control.action import operands
 from kungfu.control.rule import distinct_name
@@ -114,6 +115,8 @@ def does(action: Action, labels: Labels) -> str:
         )
     if isinstance(action, ScaleLearningRate):
         return f"multiply the learning rate of {action.step} by {labels[action.target]}, as {labels[action.in_force]}"
+    if isinstance(action, Synchronise):
+        return f"average the models every {arguments} steps"
     if isinstance(action, SetVariable):
         return f"set {action.name} to {arguments}"
     if isinstance(action, Call):

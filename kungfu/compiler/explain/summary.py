@@ -22,6 +22,7 @@ from kungfu.compiler.explain.explanation import (
 )
 from kungfu.compiler.explain.expressions import Expressions, is_operation
 from kungfu.compiler.explain.labels import is_number, labels_of, names_of, where
+from kungfu.compiler.passes.synchronising import due_every
 from kungfu.control import (
     Action,
     Call,
@@ -36,6 +37,7 @@ from kungfu.control import (
     SetLearningRate,
     SetVariable,
     Stop,
+    Synchronise,
 )
 from kungfu.control.action import Setting, numbers_of, operands
 from kungfu.control.rule import label_of
@@ -163,8 +165,9 @@ def _steps(gate: Signal, expressions: Expressions) -> list[str]:
         conditions = [part for one in conditions for part in (one.inputs if is_operation(one, "and") else (one,))]
     every, parts = "in every step", []
     for one in conditions:
-        if is_every_steps(one) and every == "in every step":
-            every = f"every {period_of(one)} steps"
+        period = period_of(one) if is_every_steps(one) else due_every(one)
+        if period and every == "in every step":
+            every = f"every {period} steps"
         elif not isinstance(one, Constant):
             parts.append(f"where {expressions.written(one) or 'a condition on step and size holds'}")
     return [every, *parts]
@@ -184,7 +187,7 @@ def _news(rule: Rule) -> Iterator[str]:
             yield f"for another rate than the present one{asked}"
         case ScaleLearningRate():
             yield "for another finite factor above 0 than the last one"
-        case SetVariable():
+        case SetVariable() | Synchronise():
             yield "for another value than the one it asked for last"
         case Evict():
             yield "if a peer is marked, and at least --min peers remain"
@@ -213,6 +216,8 @@ def _request(rule: Rule, wanted: Sequence[Signal], expressions: Expressions) -> 
             return f"a learning rate: {number}{over}"
         case ScaleLearningRate():
             return f"a factor on the learning rate of {action.step}: {number}; without a barrier"
+        case Synchronise():
+            return f"an average of models every H steps: H = {number}, rounded"
         case SetVariable(name=name):
             return f"another value of {name}: {number}"
         case Stop():
@@ -252,7 +257,7 @@ def _unbounded(setting: Setting, number: Signal, action: Action) -> Signal:
     match setting:
         case "size" if is_operation(number, "minimum") and is_operation(number.inputs[0], "maximum"):
             inner = number.inputs[0].inputs[0]
-        case "global batch size" if is_operation(number, "maximum"):
+        case "global batch size" | "averaging interval" if is_operation(number, "maximum"):
             inner = number.inputs[0].inputs[2] if is_operation(number.inputs[0], "where") else number.inputs[0]
         case _ if is_operation(number, "multiply") and isinstance(one := number.inputs[1], Constant):
             return number.inputs[0] if one.value == 1 else number

@@ -57,7 +57,8 @@ def check_can_fire(rule: Rule, *, policy: str) -> None:
         )
     if not _can_hold(rule.fires):
         what = " and ".join(numbers_of(rule.action)) or "action"
-        above_0 = {"global batch size", "learning rate", "learning rate factor"} & {*numbers_of(rule.action)}
+        settings = {"global batch size", "learning rate", "learning rate factor", "averaging interval"}
+        above_0 = settings & {*numbers_of(rule.action)}
         bounds = " above 0" if above_0 else ""
         raise PolicyError(
             f"policy {policy!r} has a rule that can never fire: the {what} that it asks for never is a finite number"

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kungfu.compiler.passes.simplify import with_shared_inputs
-from kungfu.control import Rule
+from kungfu.control import Rule, Synchronise
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Map, Signal, SignalType, Source, topological
+from kungfu.signal.source_location import is_prebuilt
 from kungfu.signal.sources import SourceKind
 
 STEPS_SINCE_AVERAGE = Source(
@@ -38,6 +39,21 @@ def refuse_mean_gradients(built: Iterable[tuple[str, tuple[Rule, ...]]]) -> None
                         policy=name,
                         origin=where,
                     )
+
+
+def refuse_intervals(built: Iterable[tuple[str, tuple[Rule, ...]]]) -> None:
+    """Raises `PolicyError` for a policy with a rule for the interval of averages, since the run averages gradients."""
+    for name, rules in built:
+        for rule in rules:
+            if isinstance(rule.action, Synchronise):
+                where = rule.policy.location if rule.policy and is_prebuilt(rule.origin) else rule.origin
+                raise PolicyError(
+                    f"{f'{where}: ' if where else ''}policy {name!r} asks for an average of models every few steps "
+                    '(.synchronise), but this run is attached with sync="gradients": attach with '
+                    "sync=kf.control.average_models(every=1), which the policy then changes, or leave the policy out",
+                    policy=name,
+                    origin=where,
+                )
 
 
 def due_in_synchronising_steps(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
@@ -65,6 +81,23 @@ def _fitted(node: Signal) -> Signal:
         since = left - right.value
         return replace((since >= 0) & (since < STEPS_SINCE_AVERAGE), origin=node.origin, name=node.name)
     return node
+
+
+def due_every(condition: Signal) -> int:
+    """N, if a condition is that of ``every(N)`` as `due_in_synchronising_steps` fits it; else 0.
+
+    >>> due_every(Source("step") % 50 < STEPS_SINCE_AVERAGE), due_every(Source("step") > 50)
+    (50, 0)
+    """
+    match condition:
+        case Map(operands=(Map(operands=(Source("step"), Constant(period))) as left, right)):
+            is_fitted = (condition.operation.name, left.operation.name) == ("less", "modulo")
+            return int(period) if is_fitted and _is_window(right) else 0
+    return 0
+
+
+def _is_window(node: Signal) -> bool:
+    return isinstance(node, Source) and node.source == STEPS_SINCE_AVERAGE.source
 
 
 def _is_step(node: Signal) -> bool:

@@ -17,7 +17,9 @@ from kungfu.runtime.core.terms import Terms
 MANIFEST = "kungfu.json"
 _FORMAT = 1
 # The terms that a checkpoint contains; the other terms concern peers that no longer exist.
-_LASTING = ("global_batch_size", "keep", "max_global_batch", "ramp", "policy_share", "base_batch", "base_size")
+_LASTING = (
+    "global_batch_size", "keep", "max_global_batch", "ramp", "policy_share", "base_batch", "base_size", "average_every",
+)  # fmt: skip
 _COUNTED = re.compile(r"_\d+(?=[/_]|$)")  # the number in an unnamed layer's name depends on the layers made before it
 
 

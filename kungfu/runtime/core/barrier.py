@@ -225,9 +225,9 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
 
     Args:
         terms: The terms without the settings.
-        settings: Requests for a batch, a learning rate, a registered value or the end of training. A batch has at
-            least one sample per peer and at most the samples of an epoch. A rate starts to change at the next step,
-            from its current value.
+        settings: Requests for a batch, a learning rate, an averaging interval, a registered value or the end of
+            training. A batch has at least one sample per peer and at most the samples of an epoch. A rate starts to
+            change at the next step, from its current value.
         position: The position of the job.
         size: The number of peers.
 
@@ -249,6 +249,8 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
                 since = position.steps if unit == "steps" else position.samples
                 ramp = Ramp(position.learning_rate, rate / position.schedule, since, over, unit, asked=rate)
                 terms = replace(terms, ramp=ramp)
+            case request.SetAverageInterval(every):
+                terms = replace(terms, average_every=max(1, round(every)))
             case request.SetNumber(name):
                 others = (one for one in terms.variables if one.name != name)
                 terms = replace(terms, variables=(*others, setting.what))

@@ -16,8 +16,9 @@ replacements have come. ``merge`` chooses among several requests.
 | a size, peers replaced on a named host | the peers; the size is superseded: its joiners would run on that host   |
 | peers replaced on a named host, others | the replacements on that host; the others are superseded                |
 | a size, peers given notice             | that size, without those peers                                          |
-| two batches, two learning rates, or    | the first; the others are superseded                                    |
-| two contents of one registered value   |                                                                         |
+| two batches, two learning rates, two   | the first; the others are superseded                                    |
+| averaging intervals, or two contents   |                                                                         |
+| of one registered value                |                                                                         |
 | several checkpoints                    | one checkpoint for all requests, under all their names                  |
 | two checkpoints to restore             | the first; the others are superseded                                    |
 | a checkpoint, and one to restore       | both: the new checkpoint holds the restored state                       |
@@ -151,6 +152,12 @@ class SetRate(Struct, frozen=True, tag=True):
     unit: RampUnit = "steps"
 
 
+class SetAverageInterval(Struct, frozen=True, tag=True):
+    """A request to average models every ``every`` steps, in a run that averages models."""
+
+    every: float
+
+
 class SetNumber(Struct, frozen=True, tag=True):
     """A request to set the registered value ``name`` to a number; the decision of the barrier carries the number."""
 
@@ -186,7 +193,7 @@ class Retry(Struct, frozen=True, tag=True):
 
 
 Membership = Resize | Leave
-Setting = SetBatch | SetRate | SetNumber | StopTraining
+Setting = SetBatch | SetRate | SetAverageInterval | SetNumber | StopTraining
 # The requests that can come from outside the training graph, and are therefore sent in messages.
 Request = Membership | ScaleOut | Migrate | Profile | SetLimits | Release | Setting | SaveCheckpoint | Retry
 # All requests: those that a peer carries out without a message too.
@@ -319,8 +326,8 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
                 return outside
             # The first of two sizes wins; training that ends needs no other size.
             return first if first is not one else stop
-        # The first of two batches, rates or contents of a value wins.
-        case SetBatch() | SetRate() | SetNumber() | SetValue():
+        # The first of two batches, rates, averaging intervals or contents of a value wins.
+        case SetBatch() | SetRate() | SetAverageInterval() | SetNumber() | SetValue():
             return first if first is not one else None
         # All weights come from one checkpoint.
         case RestoreCheckpoint():
@@ -369,6 +376,8 @@ def in_words(request: AnyRequest) -> str:
             return f"set the global batch size to {samples:g}"
         case SetRate(rate):
             return f"set the learning rate to {rate:g}"
+        case SetAverageInterval(every):
+            return f"average models every {every:g} steps"
         case SetNumber(name, value):
             return f"set the value {name!r} to {value:g}"
         case SetValue(name, value):

@@ -77,6 +77,7 @@ class Terms:
     held_rules: tuple[str, ...] = ()  # the rules and hooks whose requests the hold has stopped so far
     # The request for the size under way, if a batch or a learning rate comes into force once the job has that size.
     awaiting_size: Asked | None = None
+    average_every: int = 0  # the steps from one average of models to the next; 0 if the run averages gradients
     variables: tuple[SetNumber, ...] = ()  # the values that rules have set, by the name of the registered value
 
     def base(self, size: int) -> tuple[int, int]:

@@ -152,7 +152,7 @@ class ViewInfo(_message.Message):
     def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ..., begins_phase: bool = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch", "replaced_peers", "replacement_refused", "by_command", "policy_share", "base_batch", "base_size", "sizes", "held_rules", "awaiting_size", "variables")
+    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch", "replaced_peers", "replacement_refused", "by_command", "policy_share", "base_batch", "base_size", "sizes", "held_rules", "awaiting_size", "variables", "average_every")
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_PER_PEER_FIELD_NUMBER: _ClassVar[int]
     TARGET_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +173,7 @@ class Terms(_message.Message):
     HELD_RULES_FIELD_NUMBER: _ClassVar[int]
     AWAITING_SIZE_FIELD_NUMBER: _ClassVar[int]
     VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    AVERAGE_EVERY_FIELD_NUMBER: _ClassVar[int]
     global_batch_size: int
     batch_per_peer: float
     target_size: int
@@ -193,7 +194,8 @@ class Terms(_message.Message):
     held_rules: _containers.RepeatedScalarFieldContainer[str]
     awaiting_size: Asked
     variables: _containers.RepeatedCompositeFieldContainer[SetNumber]
-    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ..., max_global_batch: _Optional[int] = ..., replaced_peers: _Optional[int] = ..., replacement_refused: bool = ..., by_command: bool = ..., policy_share: _Optional[float] = ..., base_batch: _Optional[int] = ..., base_size: _Optional[int] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ..., held_rules: _Optional[_Iterable[str]] = ..., awaiting_size: _Optional[_Union[Asked, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[SetNumber, _Mapping]]] = ...) -> None: ...
+    average_every: int
+    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ..., max_global_batch: _Optional[int] = ..., replaced_peers: _Optional[int] = ..., replacement_refused: bool = ..., by_command: bool = ..., policy_share: _Optional[float] = ..., base_batch: _Optional[int] = ..., base_size: _Optional[int] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ..., held_rules: _Optional[_Iterable[str]] = ..., awaiting_size: _Optional[_Union[Asked, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[SetNumber, _Mapping]]] = ..., average_every: _Optional[int] = ...) -> None: ...
 
 class SizeLimits(_message.Message):
     __slots__ = ("minimum", "maximum", "hold", "revision")
@@ -719,7 +721,7 @@ class HostEvent(_message.Message):
     def __init__(self, host: _Optional[int] = ..., kind: _Optional[_Union[HostEventKind, str]] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Asked(_message.Message):
-    __slots__ = ("resize", "leave", "scale_out", "migrate", "profile", "set_batch", "set_rate", "save_checkpoint", "stop_training", "retry", "set_limits", "release", "set_number", "by", "step", "inputs", "won", "lost", "id", "if_view", "number", "superseded_by", "sizes")
+    __slots__ = ("resize", "leave", "scale_out", "migrate", "profile", "set_batch", "set_rate", "save_checkpoint", "stop_training", "retry", "set_limits", "release", "set_number", "set_average_interval", "by", "step", "inputs", "won", "lost", "id", "if_view", "number", "superseded_by", "sizes")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -740,6 +742,7 @@ class Asked(_message.Message):
     SET_LIMITS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     SET_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SET_AVERAGE_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -763,6 +766,7 @@ class Asked(_message.Message):
     set_limits: SetLimits
     release: Release
     set_number: SetNumber
+    set_average_interval: SetAverageInterval
     by: str
     step: int
     inputs: _containers.ScalarMap[str, float]
@@ -773,7 +777,7 @@ class Asked(_message.Message):
     number: int
     superseded_by: str
     sizes: SizeLimits
-    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., migrate: _Optional[_Union[Migrate, _Mapping]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., set_batch: _Optional[_Union[SetBatch, _Mapping]] = ..., set_rate: _Optional[_Union[SetRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., stop_training: _Optional[_Union[StopTraining, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ..., set_limits: _Optional[_Union[SetLimits, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., set_number: _Optional[_Union[SetNumber, _Mapping]] = ..., by: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., if_view: _Optional[int] = ..., number: _Optional[int] = ..., superseded_by: _Optional[str] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ...) -> None: ...
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., migrate: _Optional[_Union[Migrate, _Mapping]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., set_batch: _Optional[_Union[SetBatch, _Mapping]] = ..., set_rate: _Optional[_Union[SetRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., stop_training: _Optional[_Union[StopTraining, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ..., set_limits: _Optional[_Union[SetLimits, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., set_number: _Optional[_Union[SetNumber, _Mapping]] = ..., set_average_interval: _Optional[_Union[SetAverageInterval, _Mapping]] = ..., by: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., if_view: _Optional[int] = ..., number: _Optional[int] = ..., superseded_by: _Optional[str] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ...) -> None: ...
 
 class Resize(_message.Message):
     __slots__ = ("size", "keep", "max_global_batch", "hold_s", "batch", "rate")
@@ -864,6 +868,12 @@ class SetRate(_message.Message):
     over: float
     unit: RampUnit
     def __init__(self, rate: _Optional[float] = ..., over: _Optional[float] = ..., unit: _Optional[_Union[RampUnit, str]] = ...) -> None: ...
+
+class SetAverageInterval(_message.Message):
+    __slots__ = ("every",)
+    EVERY_FIELD_NUMBER: _ClassVar[int]
+    every: float
+    def __init__(self, every: _Optional[float] = ...) -> None: ...
 
 class SetNumber(_message.Message):
     __slots__ = ("name", "value")

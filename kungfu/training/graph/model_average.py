@@ -122,6 +122,10 @@ class ModelAverage:
             self._announced = announced
             write_variable(self.window.steps, announced)
 
+    def put_in_force(self, every: int) -> None:
+        """Averages every ``every`` steps from the next window on, as a barrier has decided; 0 keeps the number."""
+        self.every = every or self.every
+
     def is_in_force(self, steps: int) -> bool:
         """True if the models are those of the last average: no step was done since."""
         return steps == self._averaged_at

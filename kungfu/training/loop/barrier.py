@@ -13,10 +13,18 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
-from kungfu.control import Call, Checkpoint, Restore
+from kungfu.control import Call, Checkpoint, Restore, Synchronise
 from kungfu.control.hook import HookRequest
 from kungfu.errors import UsageError
-from kungfu.rule_requests import HookAnswer, asked_by, call_hook, call_last_hook, requests_of, rescale_sources
+from kungfu.rule_requests import (
+    HookAnswer,
+    asked_by,
+    call_hook,
+    call_last_hook,
+    refuse_interval,
+    requests_of,
+    rescale_sources,
+)
 from kungfu.runtime.api import (
     Asked,
     BarrierResult,
@@ -269,6 +277,8 @@ def _put_in_force(run: Run, terms: Terms) -> None:
         if one not in run.terms.variables:
             run.pending.set_values[one.name] = run.registry.number(one.name, one.value)
     run.standing.terms = terms
+    if run.models is not None:
+        run.models.put_in_force(terms.average_every)
     view = run.graph_state.view
     view.assign_terms(terms)
     view.assign_limits(terms.sizes.within(run.settings.limits))
@@ -353,6 +363,7 @@ def _called(run: Run, call: Callable[..., HookAnswer], fired: FiredRule, action:
             f"hook {fired.rule!r} called control.{rates[0]}, but several optimizers are attached: it must be clear "
             "whose rate that is; attach one optimizer"
         )
+    refuse_interval(answer, rule=fired.rule, averages_models=run.models is not None)
     run.journal.called(fired, answer)
     return answer.requests
 
@@ -397,8 +408,16 @@ def _first_terms(run: Run, size: int) -> Terms:
     if whole < size:
         raise UsageError(f"batch_size={whole} is smaller than the cluster of {size} peers: each needs a sample")
     ramp = None if rate is None else rate.first_ramp(steps=run.steps())
-    terms = Terms(whole, whole / size, ramp=ramp, max_global_batch=run.plan.max_global_batch)
-    return checkpoints.continued(terms)
+    every = 0 if run.models is None else run.models.every
+    terms = Terms(whole, whole / size, ramp=ramp, max_global_batch=run.plan.max_global_batch, average_every=every)
+    continued = checkpoints.continued(terms)
+    # Without a policy that may change the number, the program's number is in force, not that of the checkpoint.
+    return continued if _may_set_interval(run) else replace(continued, average_every=every)
+
+
+def _may_set_interval(run: Run) -> bool:
+    acting = (one.action for one in run.plan.rules if one.mode == "acting")
+    return run.models is not None and any(isinstance(one, (Synchronise, Call)) for one in acting)
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
@@ -409,5 +428,5 @@ def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
         before, global_batch_size=first.global_batch_size, batch_per_peer=first.batch_per_peer, ramp=first.ramp,
         stopped=False, target_size=target, leaving=(), policy_share=0.0, base_batch=0, base_size=0, refused_size=0,
         replacement_refused=False, max_global_batch=first.max_global_batch or before.max_global_batch,
-        awaiting_size=None, variables=(),
+        awaiting_size=None, variables=(), average_every=first.average_every,
     )  # fmt: skip

@@ -199,14 +199,16 @@ class CheckpointManager:
         return resumed.terms.global_batch_size if resumed is not None and resumed.batch == batch else batch
 
     def continued(self, terms: Terms) -> Terms:
-        """Completes a run's first settings with the checkpoint's ramp and limits; if the batch size is unchanged, also
-        with the batch size from which rules scale."""
+        """Completes a run's first settings with the checkpoint's ramp, limits and averaging interval; if the batch size
+        is unchanged, also with the batch size from which rules scale."""
         resumed = self._resumed
         if resumed is None:
             return terms
         lasting = resumed.terms
         most = terms.max_global_batch or lasting.max_global_batch
         terms = replace(terms, keep=lasting.keep, max_global_batch=most, ramp=lasting.ramp)
+        if terms.average_every:  # otherwise the run averages gradients
+            terms = replace(terms, average_every=lasting.average_every or terms.average_every)
         if terms.global_batch_size != lasting.global_batch_size:
             # The program starts with another batch size than before: changes that rules made to the old size are void.
             return terms

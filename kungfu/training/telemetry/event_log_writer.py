@@ -21,6 +21,7 @@ from kungfu.runtime.api import (
     RecordEntry,
     Resize,
     RestoreCheckpoint,
+    SetAverageInterval,
     SetBatch,
     SetNumber,
     SetRate,
@@ -101,6 +102,8 @@ class EventLogWriter:
                     what, to = "global batch size", samples
                 case SetRate(rate, over, unit):
                     what, to = "learning rate", rate
+                case SetAverageInterval(every):
+                    what, to = "averaging interval", every
                 case SetNumber(name, value):
                     what, to = f"value of {name}", value
                 case _:
@@ -398,6 +401,8 @@ def _setting(request: Asked) -> str:
             return f"a global batch size of {samples:g}"
         case SetRate(rate):
             return f"a learning rate of {rate:g}"
+        case SetAverageInterval(every):
+            return f"an average of models every {every:g} steps"
         case SetNumber(name, value) | SetValue(name, value):
             return f"the value {name!r} to be {value!r}"
         case RestoreCheckpoint(name):

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import kungfu as kf
-from kungfu.compiler import compile_policies, explain
-from kungfu.compiler.passes.synchronising import STEPS_SINCE_AVERAGE, due_in_synchronising_steps
+from kungfu.compiler import compile_policies, explain, summarize
+from kungfu.compiler.passes.synchronising import STEPS_SINCE_AVERAGE, due_every, due_in_synchronising_steps
 from kungfu.control import average_models
 from kungfu.errors import PolicyError
 from kungfu.policies import gns_batch, schedule
 from kungfu.signal import Constant, Map, Signal, Source, every_steps, topological
+from kungfu.testing import ClusterModel, run_policy
 
 STEP = Source("step")
 
@@ -75,6 +76,44 @@ def test_a_policy_that_needs_the_mean_of_the_gradients_is_refused_by_name() -> N
     with pytest.raises(PolicyError, match=r"policy 'gns_batch' uses training\.mean_grads.*attach with sync=") as error:
         compile_policies([gns_batch(max_peers=4)], sync=average_models(every=8))
     assert "test_synchronising.py" in str(error.value), "the user's line"
+
+
+@kf.policy
+def seldom(training, *, every=8):
+    return kf.control.every(10).synchronise(every=every)
+
+
+@kf.policy
+def often(training):
+    return kf.control.every(10).synchronise(every=2)
+
+
+def test_the_steps_between_averages_are_set_only_where_models_are_averaged() -> None:
+    policy = seldom()
+    assert compile_policies([policy], sync=average_models(every=1)).messages_per_step == 0
+    assert compile_policies([policy], sync=None).rules, "not yet known how the job synchronises"
+    with pytest.raises(PolicyError, match=r"policy 'seldom' asks for .*sync=\"gradients\".*average_models") as error:
+        compile_policies([policy])
+    assert error.value.origin in str(error.value)
+    assert "test_synchronising.py" in error.value.origin, "the user's line"
+    with pytest.raises(PolicyError, match=r"synchronise\(every=0\): takes a whole number of steps, at least 1"):
+        compile_policies([seldom(every=0)], sync=None)
+
+
+def test_of_two_policies_that_set_the_steps_between_averages_one_is_chosen() -> None:
+    policies, sync = (seldom(), often()), average_models(every=1)
+    with pytest.raises(PolicyError, match="all set the averaging interval and nothing says which one wins"):
+        compile_policies(policies, sync=sync)
+    model = ClusterModel({1: 100}, steps=40)
+    (chosen,) = run_policy(kf.at_most(*policies), model, sync=sync)
+    assert (chosen.step, chosen.value, chosen.won, chosen.lost) == (10, 2.0, ("often",), ("seldom",))
+
+
+def test_a_condition_of_every_n_steps_is_known_as_such_after_it_was_fitted() -> None:
+    plan = compile_policies([seldom()], sync=average_models(every=8))
+    assert [due_every(rule.gate) for rule in plan.rules] == [10]
+    assert "fires    every 10 steps" in summarize(plan, average_every=8)
+    assert due_every(every_steps(7)) == 0
 
 
 def test_a_policy_of_local_gradients_is_compiled() -> None:

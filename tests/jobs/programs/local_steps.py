@@ -22,6 +22,7 @@ from tests.jobs.programs.program_parts import descending, die, options, own_id
 
 FEATURES, SAMPLES, RATE, MOMENTUM = 3, 100, 0.02, 0.5
 KEPT_EVERY = 12  # steps; the job takes at least 60
+LESS_AFTER, LESS = 20, 4  # from this step on, fewer steps between two averages
 
 
 def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -39,14 +40,19 @@ def following(training: Any) -> Any:
     return kf.control.always().when(peers.is_new).rescale(kf.ops.clip(peers, 1, 3))
 
 
+@kf.policy
+def closer(training: Any) -> Any:
+    """Averages more often from a step on."""
+    return kf.control.always().after(LESS_AFTER).synchronise(every=LESS)
+
+
 def main() -> None:
     given = options(results=Path(), every=5)
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1, use_bias=False)])
     optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
-    training = kf.attach(
-        model, optimizer, policies=[following(), keeping(every=KEPT_EVERY)], sync=average_models(every=given.every)
-    )
+    policies = [following(), keeping(every=KEPT_EVERY), closer()]
+    training = kf.attach(model, optimizer, policies=policies, sync=average_models(every=given.every))
     given.results.mkdir(exist_ok=True)
     lines = (given.results / f"{own_id()}.jsonl").open("w", buffering=1)
 

@@ -1,7 +1,7 @@
 """A small network for images of any size, which gives the recipes of docs/recipes.md what they watch.
 
 After every tenth step it feeds the number of ``--fed NAME=NUMBER``; the peer ``--slow`` needs 0.3 s more for each step.
-It trains until it is told to stop.
+With ``--every H`` the peers average models. It trains until it is told to stop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACE_S, SLOW_S = 0.02, 0.3
 
 
 def main() -> None:
-    given = options(fed="", slow=-1)
+    given = options(fed="", slow=-1, every=0)
     keras.utils.set_random_seed(0)
     images = np.random.default_rng(0).normal(size=(SAMPLES, PIXELS, PIXELS, 1)).astype(np.float32)
     labels = np.random.default_rng(1).normal(size=(SAMPLES, 1)).astype(np.float32)
@@ -30,7 +30,9 @@ def main() -> None:
         [keras.Input((None, None, 1)), layers.Conv2D(2, 3), layers.GlobalAveragePooling2D(), layers.Dense(1)]
     )
     optimizer = keras.optimizers.SGD(0.05)
-    training = kf.attach(model, optimizer)
+    training = kf.attach(
+        model, optimizer, sync=kf.control.average_models(every=given.every) if given.every else "gradients"
+    )
     pixels = tf.Variable(PIXELS, dtype=tf.int64, trainable=False)
     training.register("pixels", pixels)
     last = [tf.Variable(tf.zeros_like(one), trainable=False) for one in model.trainable_variables]

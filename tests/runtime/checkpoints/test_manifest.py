@@ -18,7 +18,7 @@ from kungfu.runtime.core.terms import Ramp, Terms
 def test_a_manifest_is_read_as_it_was_written_but_for_terms_about_peers(tmp_path):
     ramp = Ramp(0.1, 0.2, since=40, over=4.0)
     lasting = {"keep": "global_batch_size", "max_global_batch": 96, "ramp": ramp}
-    lasting |= {"policy_share": 16.0, "base_batch": 32, "base_size": 1}
+    lasting |= {"policy_share": 16.0, "base_batch": 32, "base_size": 1, "average_every": 8}
     held = {"sizes": SizeLimits(maximum=4, hold=Hold(3), revision=2), "held_rules": ("rule",)}
     held |= {"awaiting_size": Asked(Resize(5, batch=SetBatch(512.0)), "grow"), "variables": (SetNumber("heat", 0.5),)}
     terms = Terms(64, 32.0, target_size=5, refused_size=7, stopped=True, **held, **lasting)

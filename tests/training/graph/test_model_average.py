@@ -11,10 +11,14 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.control import average_models
-from kungfu.errors import UsageError
+from kungfu.errors import PolicyError, UsageError
 from kungfu.runtime.attachment.local import LocalAttachment
+from kungfu.runtime.checkpoints.manifest import Manifest
+from kungfu.runtime.core.terms import Terms
+from kungfu.testing import ClusterModel, Start, run_on_model
 from kungfu.training.graph.model_average import ModelAverage
 from kungfu.training.graph.step_report import PlannedEpochs, StepPosition
+from kungfu.training.loop import barrier
 from kungfu.training.loop.attach import _refuse_sums, attach_built, build
 from kungfu.training.loop.job_connection import JobConnection
 from tests.training.linear import linear_model, points, shown
@@ -65,6 +69,48 @@ def test_alone_a_model_trains_as_ever_and_rules_act_in_steps_that_average(max_lo
         weights = weights + momenta
     np.testing.assert_allclose(np.asarray(model.weights[0]).ravel(), weights, rtol=1e-5, atol=1e-6)
     assert training.traces() == 1
+
+
+@kf.policy
+def widening(training, *, after, every):
+    return kf.control.always().after(after).synchronise(every=every)
+
+
+@kf.policy
+def looking_every(training, *, steps, into):
+    return kf.control.every(steps).call(lambda _, step: into.append(step), training.step)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_rule_sets_the_steps_between_averages_and_the_model_of_a_job_does_the_same(steps):
+    called, modelled, given = list[int](), list[int](), {"after": 4, "every": 3}
+    _, training, step = attached(every=1, policies=[widening(**given), looking_every(steps=steps, into=called)])
+    for batch in training.batches(points(56), batch_size=8, epochs=4, seed=0):
+        step(batch)
+    start = Start(size=1, global_batch_size=8, epoch_samples=56, job_samples=224)
+    policies = [widening(**given), looking_every(steps=steps, into=modelled)]
+    run = run_on_model(policies, ClusterModel({1: 100}, steps=99, start=start), sync=average_models(every=1))
+    assert called == modelled
+    # The rule fires in step 5, and an epoch has 7 steps.
+    averages = [1, 2, 3, 4, 5, 7, 10, 13, 14, 17, 20, 21, 24, 27, 28]
+    if steps == 2:
+        assert called == [one for one in averages if one not in (1, 3, 5, 21)], "in the window of 21 nothing was due"
+    assert {one.step for one in run.decisions} <= {*averages}
+    assert training._run.terms.average_every == training._run.models.every == 3
+
+
+def test_a_resumed_run_takes_the_interval_of_the_checkpoint_if_a_policy_may_set_it():
+    for policies, found in (([widening(after=4, every=3)], 3), ([], 2)):
+        _, training, step = attached(every=2, policies=policies)
+        step(points(2))
+        run = training._run
+        run.checkpoints._resumed = Manifest(5, 1, 2, Terms(2, 2.0, average_every=3))
+        assert barrier._first_terms(run, 1).average_every == found
+
+
+def test_a_rule_for_averages_is_refused_where_gradients_are_averaged():
+    with pytest.raises(PolicyError, match=r"policy 'widening' asks for an average of models .*attach with sync="):
+        kf.attach(linear_model(), keras.optimizers.SGD(), policies=[widening(after=4, every=3)])
 
 
 def test_the_mean_loss_is_that_of_all_samples_since_the_last_average():

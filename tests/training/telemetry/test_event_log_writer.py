@@ -13,7 +13,17 @@ from kungfu.control.hook import HookRequest
 from kungfu.rule_requests import HookAnswer
 from kungfu.runtime.core.barrier import BarrierResult, Decision, LossRecovery
 from kungfu.runtime.core.next_membership import JoinerOffer
-from kungfu.runtime.core.request import Asked, Leave, Resize, SetBatch, SetRate, SetValue, StopTraining, merge
+from kungfu.runtime.core.request import (
+    Asked,
+    Leave,
+    Resize,
+    SetAverageInterval,
+    SetBatch,
+    SetRate,
+    SetValue,
+    StopTraining,
+    merge,
+)
 from kungfu.runtime.core.size_limits import Hold, SizeLimits
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -237,6 +247,7 @@ def test_each_rule_of_a_request_is_reported_with_its_outcome():
     [
         (SetBatch(64.0), "a global batch size of 64"),
         (SetRate(0.5), "a learning rate of 0.5"),
+        (SetAverageInterval(16.0), "an average of models every 16 steps"),
         (SetValue("ema", [1]), "the value 'ema' to be [1]"),
     ],
 )

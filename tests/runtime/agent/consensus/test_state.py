@@ -174,6 +174,7 @@ def test_every_kind_of_request_comes_back_as_it_was() -> None:
         request.SetBatch(96.5), request.SetRate(0.1, over=4.0, unit="samples"),
         request.SaveCheckpoint(), request.StopTraining(), request.Retry(),
         request.SetLimits(maximum=4), request.Release(), request.SetNumber("momentum", 0.95),
+        request.SetAverageInterval(16.0),
     ]  # fmt: skip
     assert {type(one) for one in kinds} == set(get_args(request.Request))
     sizes = SizeLimits(2, hold=Hold(3, 1700000000.5, 12.25), revision=7)
