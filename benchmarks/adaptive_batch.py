@@ -147,12 +147,12 @@ def two_phase_ways(runs: Iterable[Run], *, loss: float) -> list[Way]:
 
     at = {(batch, level): reached(batch, level) for batch in fixed for level in (*levels, loss)}
 
-    def predicted(first: int, then: int, level: float) -> float:
-        return at[first, level][0] + at[then, loss][0] - at[then, level][0]
-
-    best = {pair: min(levels, key=lambda level: predicted(*pair, level)) for pair in itertools.permutations(fixed, 2)}
-    fastest = sorted(best, key=lambda pair: predicted(*pair, best[pair]))[:TWO_PHASE_RUNS]
-    return [Way(first, then, round(at[first, best[first, then]][1])) for first, then in fastest]
+    found = []
+    for first, then in itertools.permutations(fixed, 2):
+        ends = {level: at[first, level][0] + at[then, loss][0] - at[then, level][0] for level in levels}
+        level = min(ends, key=ends.__getitem__)
+        found.append((ends[level], Way(first, then, round(at[first, level][1]))))
+    return [way for _, way in sorted(found, key=lambda one: one[0])[:TWO_PHASE_RUNS]]
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -58,7 +58,7 @@ def test_the_text_is_source_of_python_without_the_held_out_files() -> None:
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def job(samples: int = 640, **changed: object) -> EmulatedTraining:
+def job(samples: int = 640, **changed: Any) -> EmulatedTraining:
     start = Start(size=2, max_size=4, global_batch_size=32, learning_rate=0.1, job_samples=samples)
     return replace(EmulatedTraining(start, model=MODEL, judged_s=0.05), **changed)
 
