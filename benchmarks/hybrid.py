@@ -176,7 +176,8 @@ def table_of(runs: Sequence[Run]) -> Table:
     for job in JOBS:
         curves = [one.curve for one in runs if one.job == job]
         accuracy, error = mean_and_error([one.accuracies[-1] for one in curves])
-        settings = ", ".join(f"{batch} on {size}" for _, size, batch in curves[0].changes)
+        # The last step of an epoch may have fewer samples.
+        settings = ", ".join(dict.fromkeys(f"{batch} on {size}" for _, size, batch in curves[0].changes))
         whole = statistics.mean(one.seconds[-1] for one in curves)
         saved = "" if job == "elastic" else f"{1 - seconds['elastic'] / seconds[job]:.1%}"
         table.add_row(job, settings, f"{accuracy:.2%} ± {error:.2%}", f"{whole:.1f}", f"{seconds[job]:.1f}", saved)
