@@ -22,6 +22,7 @@ class HorovodAttachment(Attachment):
     Horovod has one engine per process, so only one attachment per process can be open. While the attachment is closed,
     or open with size 1, it is the identity and needs no engine. A wait for an engine that does not answer lasts for the
     deadline of ``open``, which Horovod cannot change later; ``wait_at_most`` applies to peers whose engines answer.
+    The engines' ring visits one host after the other, see ``engine.topology_of``; all other ranks are the view's.
 
     Args:
         host: The name or IPv4 address under which the other peers reach this machine.

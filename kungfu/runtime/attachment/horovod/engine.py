@@ -38,8 +38,9 @@ _GLOO = re.compile(r"(?:\[[^]\n]*/gloo/[^]\n]*\] )+([^\n]*)")  # the error on ev
 
 @dataclass(frozen=True)
 class Topology:
-    """The ranks of one peer, and the sizes of the groups that the ranks refer to, named after Horovod's settings.
+    """Horovod's ranks of one peer, and the sizes of the groups that they refer to, named after Horovod's settings.
 
+    ``rank`` is the peer's position in the ring, which visits one host after the other; a view's rank may differ.
     ``cross_rank`` and ``cross_size`` refer to the peers with the same local rank on all hosts.
     """
 
@@ -55,10 +56,14 @@ class Topology:
 def topology_of(rank: int, *, addresses: Sequence[str]) -> Topology:
     """The position of the peer of ``rank`` in a view; ``addresses`` are those of the peers, "host:port" in rank order.
 
+    Gloo's all-reduce is a ring in the order of Horovod's ranks. Horovod's ranks are therefore those of the peers sorted
+    by host, hosts in the order of their first peers: each message then enters and leaves a host once, although peers
+    that join and leave mix the hosts in a view. With P mixed peers on each host, a link would carry up to P times more.
+
     Raises ``UsageError`` for a rank outside the view, or an address without a port.
 
-    >>> topology_of(2, addresses=["a:1", "a:2", "b:1"])
-    Topology(hostname='b', rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)
+    >>> topology_of(2, addresses=["a:1", "b:1", "a:2"])
+    Topology(hostname='a', rank=1, size=3, local_rank=1, local_size=2, cross_rank=0, cross_size=1)
     """
     if not 0 <= rank < len(addresses):
         raise UsageError(f"rank {rank} is not in a view of {len(addresses)} peers; allowed is 0..{len(addresses) - 1}")
@@ -69,7 +74,7 @@ def topology_of(rank: int, *, addresses: Sequence[str]) -> Topology:
     across = [host for host in dict.fromkeys(hosts) if hosts.count(host) > local_rank]
     return Topology(
         hostname=mine,
-        rank=rank,
+        rank=sorted(range(len(hosts)), key=lambda one: hosts.index(hosts[one])).index(rank),
         size=len(hosts),
         local_rank=local_rank,
         local_size=hosts.count(mine),
@@ -139,7 +144,7 @@ def start(
         except ValueError as error:
             said = ops._basics.MPI_LIB_CTYPES.horovod_init_error().decode(errors="replace")
             stop()
-            raise given_up() or read_start_failure(said, rank=mine.rank, view=view) from error
+            raise given_up() or read_start_failure(said, view=view) from error
 
 
 @contextmanager
@@ -279,15 +284,15 @@ def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> Kungf
     return PeerFailure(f"a peer died or left, and the all-reduce with it ({said})")
 
 
-def read_start_failure(text: str, *, rank: int, view: int) -> KungfuError:
+def read_start_failure(text: str, *, view: int) -> KungfuError:
     """The error for a failed start of Horovod, caused by this machine or by another peer.
 
-    >>> read_start_failure("[a/gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:4", rank=0, view=3)
+    >>> read_start_failure("[a/gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:4", view=3)
     PeerFailure('a peer of view 3 died or left while the peers connected (Connection closed by peer [::1]:4)')
     """
     # This machine lacks the address or interface that the engine should use; other peers are not at fault.
     if (machine := _MACHINE.search(text)) is not None:
-        return InternalError(f"horovod cannot start as rank {rank} of view {view}: {machine[0]}")
+        return InternalError(f"horovod cannot start on this machine, for view {view}: {machine[0]}")
     gloo = _GLOO.search(text)
     said = gloo[1] if gloo is not None else text
     return PeerFailure(f"a peer of view {view} died or left while the peers connected ({said})", view=view)

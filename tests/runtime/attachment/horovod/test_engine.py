@@ -1,5 +1,6 @@
 """The engine of Horovod as kungfu starts and stops it, and its errors; it runs in the tests of the attachment."""
 
+import itertools
 import sys
 import threading
 
@@ -68,13 +69,21 @@ def test_hosts_of_different_sizes_are_counted_only_where_they_have_the_local_ran
 
 
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=12))
-def test_local_and_cross_ranks_number_their_groups_without_gaps(hosts: list[str]) -> None:
+def test_ranks_number_their_groups_without_gaps_and_the_ring_visits_each_host_once(hosts: list[str]) -> None:
     places = _all([f"{host}:1" for host in hosts])
     for mine in places:
         local = [p.local_rank for p in places if p.hostname == mine.hostname]
         cross = [p.cross_rank for p in places if p.local_rank == mine.local_rank]
         assert sorted(local) == list(range(mine.local_size))
         assert sorted(cross) == list(range(mine.cross_size))
+    assert sorted(p.rank for p in places) == list(range(len(hosts)))
+    ring = sorted(places, key=lambda place: place.rank)
+    assert [name for name, _ in itertools.groupby(p.hostname for p in ring)] == list(dict.fromkeys(hosts))
+
+
+def test_peers_that_are_grouped_by_host_keep_their_ranks_in_the_ring() -> None:
+    assert [p.rank for p in _all(["a:1", "a:2", "b:1", "b:2"])] == [0, 1, 2, 3]
+    assert [p.rank for p in _all(["b:1", "a:2", "b:3", "a:4"])] == [0, 2, 1, 3]
 
 
 @pytest.mark.parametrize("address", ["somewhere", ":80", "a:", "a:b"])
@@ -137,7 +146,7 @@ def test_an_error_of_the_users_own_stays_what_it_is() -> None:
     ],
 )
 def test_a_start_that_failed_is_a_lost_peer_of_that_view(text: str, said: str) -> None:
-    found = read_start_failure(text, rank=1, view=7)
+    found = read_start_failure(text, view=7)
     assert isinstance(found, PeerFailure)
     assert found.view == 7
     assert str(found).startswith(f"a peer of view 7 died or left while the peers connected ({said}")
@@ -145,6 +154,6 @@ def test_a_start_that_failed_is_a_lost_peer_of_that_view(text: str, said: str) -
 
 def test_a_start_for_which_this_machine_lacks_the_interface_is_nobodys_loss() -> None:
     text = f"[enforce fail at {GLOO[1:]}device.cc:79] ifa != nullptr. Unable to find address for: eth9"
-    found = read_start_failure(text, rank=1, view=7)
+    found = read_start_failure(text, view=7)
     assert type(found) is InternalError
-    assert str(found) == "horovod cannot start as rank 1 of view 7: Unable to find address for: eth9"
+    assert str(found) == "horovod cannot start on this machine, for view 7: Unable to find address for: eth9"
