@@ -108,12 +108,16 @@ class HorovodAttachment(Attachment):
         self._engine_state.size.assign(me.size)
         count = self._engine_state.message_count
         count.assign(0)
-        self._stall = StallDetector(me, rendezvous, deadline_s, lambda: int(count.numpy()), engine.stop)
+        self._stall = StallDetector(me, rendezvous, deadline_s, lambda: int(count.numpy()), engine.abort, abandoned)
         self._stop_detector = self._stall.begin()
 
     def close(self) -> None:
         """Disconnects the op: messages of the other peers fail, and the op becomes the identity. Idempotent."""
         self._unplug(keep="")
+
+    def leave(self) -> None:
+        """Disconnects the op, like ``close``, but without waiting for a lost peer whose machine is silent."""
+        self._unplug(keep="", stop=engine.abort)
 
     def wait_at_most(self, deadline_s: float) -> None:
         """Sets the longest wait, in seconds, for a late peer whose engine answers; valid until the next ``open``."""
@@ -131,12 +135,12 @@ class HorovodAttachment(Attachment):
         """The failure described by Horovod's text; names the ranks for which the stall detector gave up waiting."""
         return engine.read_failure(str(error.message), gave_up=None if self._stall is None else self._stall.gave_up)
 
-    def _unplug(self, *, keep: str) -> None:
+    def _unplug(self, *, keep: str, stop: Callable[[], None] = engine.stop) -> None:
         if self._stall is not None:
             self._stop_detector()
             self._stall = None
             self._engine_state.size.assign(1)
-            engine.stop()
+            stop()
         # Other peers may use a store shortly after this peer has left its view, so stores are closed only here.
         for store in [store for store in self._stores if store.address != keep]:
             store.close()

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
 _LOOK_S = 0.1  # between two checks of whether the start should be given up
 _stopping = threading.Lock()
+_connections = set[str]()  # of the engine, by the names that the kernel gives to sockets
 
 _HOROVOD = re.compile(r"horovod has been shut down|horovod has not been initialized|mismatched", re.IGNORECASE)
 _MACHINE = re.compile(r"Unable to find (?:address|interface)[^\n]*")  # the interface that the engine should use
@@ -139,12 +140,15 @@ def start(
         return DeadlineExceeded(text, waiting_for=(), waited_s=waited_s, view=view)
 
     with _exported(_variables(mine, store=store, deadline_s=deadline_s)), _watched(ops, given_up):
+        before = set(_sockets())
         try:
             _init(ops)
         except ValueError as error:
             said = ops._basics.MPI_LIB_CTYPES.horovod_init_error().decode(errors="replace")
             stop()
             raise given_up() or read_start_failure(said, view=view) from error
+        _connections.clear()
+        _connections.update(set(_sockets()) - before)
 
 
 @contextmanager
@@ -196,6 +200,30 @@ def stop() -> None:
     """
     with _stopping:
         load().shutdown()
+
+
+def abort() -> None:
+    """Stops the engine at once, even while it waits for a silent machine, which closes no connection.
+
+    ``stop`` alone waits until the engine's message has failed, up to the deadline of ``start``. So the engine's own
+    connections are shut down first. They are the sockets that this process opened during ``start``; if another thread
+    happened to open a connection to the agent or to a peer at that time, gRPC connects again.
+    """
+    for name, descriptor in _sockets().items():
+        if name in _connections:
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                if name == os.readlink(f"/proc/self/fd/{connection.fileno()}"):  # not closed and reused meanwhile
+                    connection.shutdown(socket.SHUT_RDWR)
+    stop()
+
+
+def _sockets() -> dict[str, int]:
+    """A descriptor of every socket of this process, by the socket's name in the kernel."""
+    found = {}
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # closed meanwhile, like the descriptor of the list itself
+            found[os.readlink(f"/proc/self/fd/{descriptor}")] = descriptor
+    return {name: descriptor for name, descriptor in found.items() if name.startswith("socket:")}
 
 
 def _init(ops: Any) -> None:
@@ -262,7 +290,7 @@ def _exported(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> KungfuError | None:
+def read_failure(text: str, *, gave_up: KungfuError | None = None) -> KungfuError | None:
     """The error described by a text of TensorFlow; ``None`` if the text is not about a message of Horovod.
 
     If this peer itself ended the wait, the error is ``gave_up``, since Horovod's text reports only a shutdown.
@@ -273,7 +301,7 @@ def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> Kungf
     horovod, gloo = _HOROVOD.search(text), _GLOO.search(text)
     if horovod is None and gloo is None:
         return None
-    # This peer stopped the engine, because the deadline of the message expired.
+    # This peer stopped the engine: the deadline of the message expired, or the job has given up a peer.
     if gave_up is not None:
         return gave_up
     # The tensors of two peers have different shapes or types: not all run the same program.

@@ -5,6 +5,10 @@ stuck or runs another branch: its own stall check finds no rank under Gloo. So a
 peer's messages. A peer that has waited for a long time reports this in the view's key-value store; ranks without such a
 report are late. After part of the deadline, the late ranks are noted. When the deadline expires, this peer's engine is
 stopped; then all other engines stop too, and the wait ends with an error.
+
+A machine that is frozen, cut off or without power closes no connection, and an engine waits for it until the deadline.
+The agents notice earlier that the machine is lost: the wait ends as soon as the job has given up a peer of the view.
+The store could be on that machine, so a second thread calls the store, and the first never waits for an answer.
 """
 
 from __future__ import annotations
@@ -14,10 +18,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from queue import SimpleQueue
 
-from kungfu.errors import DeadlineExceeded
+from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.attachment.horovod.key_value_store import get_now, put
-from kungfu.runtime.attachment.protocol import LateRanks
+from kungfu.runtime.attachment.protocol import AbandonReason, LateRanks, no_abandon_reason
 from kungfu.runtime.core.adaptive_deadline import noted_after_s
 from kungfu.runtime.ipc.handshake import Credentials
 
@@ -53,6 +59,7 @@ class StallDetector:
         deadline_s: The longest wait of a message, in seconds; a changed value also applies to a message in progress.
         look: Returns the counter of messages, odd during a message.
         give_up: Ends the wait; called once.
+        abandoned: Returns a failure once the job has given up a peer of the view; called while a message waits.
         late: The late ranks, found once per message and only on the lowest waiting rank.
         gave_up: The error with which the wait was ended; ``None`` before.
     """
@@ -62,8 +69,9 @@ class StallDetector:
     deadline_s: float
     look: Callable[[], int]
     give_up: Callable[[], None]
+    abandoned: AbandonReason = no_abandon_reason
     late: LateRanks | None = None
-    gave_up: DeadlineExceeded | None = None
+    gave_up: DeadlineExceeded | PeerFailure | None = None
 
     def begin(self) -> Callable[[], None]:
         """Starts the detector's thread; returns a function that stops it and may be called even after ``give_up``."""
@@ -78,6 +86,14 @@ class StallDetector:
         return stop
 
     def _run(self, stopped: threading.Event) -> None:
+        calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=_call_all, args=(calls,), name="kungfu-stall-reports", daemon=True).start()
+        try:
+            self._watch(stopped, calls.put)
+        finally:
+            calls.put(None)
+
+    def _watch(self, stopped: threading.Event, call_store: Callable[[Callable[[], None]], None]) -> None:
         progress, reported, noted = MessageProgress(count=0, since=time.monotonic()), _GOING, 0
         while not stopped.wait(self._between_looks_s()):
             now = time.monotonic()
@@ -86,7 +102,13 @@ class StallDetector:
             # A state is reported only when it changes; a message that ends between two checks is not reported.
             state = _WAITING if waiting_s > 2 * self._between_looks_s() else _GOING
             if state != reported:
-                reported = self._report(state)
+                reported = state
+                call_store(partial(self._report, state))
+            # A peer of the view is lost, and its machine says nothing: an engine that can tell has failed by now.
+            if waiting_s > self._between_looks_s() and (failure := self.abandoned()) is not None:
+                self.gave_up = failure
+                self.give_up()
+                return
             # The deadline has expired: stopping the engine fails the message, here and everywhere.
             if waiting_s > self.deadline_s:
                 self.gave_up = self._expired(waiting_s)
@@ -95,7 +117,7 @@ class StallDetector:
             # Late enough to be noted, once per message.
             if waiting_s > noted_after_s(self.deadline_s) and noted != progress.count:
                 noted = progress.count
-                self._note(waiting_s)
+                call_store(partial(self._note, waiting_s))
 
     def _between_looks_s(self) -> float:
         return min(self.deadline_s / _LOOKS, _MOST_BETWEEN_LOOKS_S)
@@ -106,10 +128,9 @@ class StallDetector:
             if late and min({*range(self.me.size)} - {*late}) == self.me.rank:
                 self.late = LateRanks(tuple(late), waiting_s, "a message")
 
-    def _report(self, state: bytes) -> bytes:
+    def _report(self, state: bytes) -> None:
         with suppress(OSError):  # without the store the wait still ends, only without names
             put(self.store, key=_key(self.me.rank), value=state)
-        return state
 
     def _late_ranks(self) -> list[int]:
         others = {*range(self.me.size)} - {self.me.rank}
@@ -125,6 +146,11 @@ class StallDetector:
             whom = f"a peer whose name is not known, because the store of rank 0 does not answer ({error})"
         text = f"waited {waited_s:.1f} s in a message for {whom}"
         return DeadlineExceeded(text, waiting_for=late, waited_s=waited_s)
+
+
+def _call_all(calls: SimpleQueue[Callable[[], None] | None]) -> None:
+    for call in iter(calls.get, None):
+        call()
 
 
 def _key(rank: int) -> str:

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from kungfu.errors import DeadlineExceeded
+from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore, get
 from kungfu.runtime.attachment.horovod.stall_detector import MessageProgress, StallDetector, updated
 from kungfu.runtime.ipc.handshake import Credentials
@@ -51,6 +51,22 @@ def test_without_a_store_a_wait_still_ends() -> None:
     assert given_up.wait(180.0)
     stop()
     assert "store of rank 0 does not answer" in str(one.gave_up)
+
+
+def test_a_wait_ends_once_the_job_has_given_up_a_peer_of_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*LOOKING_OFTEN)
+    lost, known = PeerFailure("rank 1 (peer 4) is gone: its host is lost", ranks=[1]), list[PeerFailure]()
+    with closing(KeyValueStore("127.0.0.1")) as store, ExitStack() as ending:
+        (waits, ended), (between, other) = (detecting(0, 2, store, count=count) for count in (1, 2))
+        for one in (waits, between):
+            one.abandoned = lambda: known[0] if known else None
+            ending.callback(one.begin())
+        await_told(store, [0])
+        assert waits.gave_up is None
+        known.append(lost)
+        assert ended.wait(180.0)
+        assert waits.gave_up is lost
+        assert not other.is_set(), "a peer between messages learns it before its next step"
 
 
 def test_a_stopped_detector_gives_nothing_up() -> None:
