@@ -115,12 +115,19 @@ class Run:
 
 @contextmanager
 def training(
-    tmp_path: Path, *options: object, slots: Sequence[int], size: int, epochs: int = 40, most: int | None = None
+    tmp_path: Path,
+    *options: object,
+    size: int,
+    epochs: int = 40,
+    most: int | None = None,
+    more: Sequence[object] = (),
+    **given: Any,
 ) -> Iterator[Run]:
-    """A job of ``size`` peers, and of ``most`` at most, that goes on until it is told to hurry."""
+    """A job of ``size`` peers, and of ``most`` at most, that goes on until it is told to hurry; on ``given`` hosts."""
     steered = Steered(tmp_path / "results", epochs)
     line = ["-np", size, "--max", most or size, *OPTIONS, *options]
-    with started_on_hosts(tmp_path, *line, slots=slots, program="convex.py", arguments=steered.words) as hosts:
+    words = [*steered.words, *more]
+    with started_on_hosts(tmp_path, *line, program="convex.py", arguments=words, **given) as hosts:
         yield Run(hosts, steered, size)
 
 

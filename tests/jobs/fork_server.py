@@ -13,6 +13,7 @@ their peers nonetheless.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import gc
 import json
@@ -79,8 +80,9 @@ def start(
     control, theirs = socket.socketpair()
     output, printed = os.pipe()
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    line.connect(f"\0{os.environ[ADDRESS_KEY]}")
-    request = {"words": words, "environment": dict(environment), "folder": folder, "cwd": os.getcwd()}
+    line.connect(os.environ[ADDRESS_KEY])
+    about = {"folder": folder, "cwd": os.getcwd(), "agent": os.getpid()}
+    request = {"words": words, "environment": dict(environment), **about}
     with theirs:
         socket.send_fds(line, [json.dumps(request).encode()], [theirs.fileno(), printed])
     os.close(printed)
@@ -107,7 +109,7 @@ def serve(address: str) -> dict[str, Any]:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(f"\0{address}")
+    listener.bind(address)
     listener.listen(64)
     selector = selectors.DefaultSelector()
     for file in (sys.stdin, woken, listener):
@@ -151,6 +153,7 @@ def _report(line: socket.socket, number: int) -> None:
 
 def _become_subreaper(request: dict[str, Any]) -> None:
     """Does what the agent's start of a subreaper does, and its work; raises in the process of the peer."""
+    _enter_namespaces(request["agent"])
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (request["output"], 1), (request["output"], 2)):
@@ -172,6 +175,15 @@ def _become_subreaper(request: dict[str, Any]) -> None:
 
     subreaper._exec = become_peer
     subreaper.main(request["control"], request["folder"], request["words"])
+
+
+def _enter_namespaces(agent: int) -> None:
+    """Enters the host of the agent with this process id, which may be one of an emulated network."""
+    for kind in ("user", "net", "uts", "mnt"):
+        theirs = f"/proc/{agent}/ns/{kind}"
+        if os.readlink(theirs) != os.readlink(f"/proc/self/ns/{kind}"):
+            with open(theirs) as file:
+                assert ctypes.CDLL(None).setns(file.fileno(), 0) == 0, f"{theirs} cannot be entered"
 
 
 def _customize(paths: str) -> None:
@@ -236,7 +248,8 @@ def _skip_teardown() -> None:
 @functools.cache
 def address() -> str:
     """Of the server of this test process, which is started when it is first asked for."""
-    name = f"fork-server-{os.getpid()}"
+    folder = tempfile.TemporaryDirectory(prefix="fork-server-")
+    name = f"{folder.name}/socket"  # with a path, it can be reached from every namespace
     more = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.jobs.fork_server", "serve", name],
@@ -247,8 +260,9 @@ def address() -> str:
     assert server.stdin is not None
     assert server.stdout is not None
     assert server.stdout.readline() == b"loaded\n"
+    atexit.register(folder.cleanup)
     atexit.register(server.wait)
-    atexit.register(server.stdin.close)  # the first of the two
+    atexit.register(server.stdin.close)  # the first of the three
     return name
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from benchmarks.emulation.jobs import free_port
+from benchmarks.emulation.network import Network, NetworkHost, NetworkUnavailableError, network
 from kungfu.cli.hosting import SECRET_KEY
 from kungfu.cli.main import main
 from tests.jobs import fork_server
@@ -117,11 +118,13 @@ def launched(
     name: str = "log",
     environment: Mapping[str, str] | None = None,
     executed: bool = False,
+    host: NetworkHost | None = None,
 ) -> Job:
     """kungfu-run with a program (a name in ``programs`` or a path), its record in ``tmp_path / name``; see ``cleared``.
 
     ``options`` are those of kungfu-run; ``environment`` is added to that of this process. The peers of a program of
-    this repository are forked from a process that has loaded TensorFlow, unless they are to be ``executed``.
+    this repository are forked from a process that has loaded TensorFlow, unless they are to be ``executed``. All run on
+    this ``host`` of an emulated network, if one is given.
     """
     script = Path(program) if os.sep in str(program) else PROGRAMS / program
     logdir, console = tmp_path / name, tmp_path / f"console-{name}.txt"
@@ -130,11 +133,11 @@ def launched(
     is_forked = ROOT in script.parents and not executed
     forked = {fork_server.ADDRESS_KEY: fork_server.address()} if is_forked else {}
     run = ["tests.jobs.fork_server", "run"] if forked else ["kungfu.cli.run"]
-    line = [sys.executable, "-m", *run, *watched, *options, sys.executable, script, *arguments]
+    line = [str(word) for word in (sys.executable, "-m", *run, *watched, *options, sys.executable, script, *arguments)]
     paths = os.pathsep.join(map(str, (ROOT, *([LEAN] if PROGRAMS in script.parents else []))))
     with console.open("wb") as output:
         process = subprocess.Popen(
-            [str(word) for word in line],
+            line if host is None else host.command(line, folder=tmp_path),
             cwd=tmp_path,
             env={**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": paths, **forked, **(environment or {})},
             stdin=subprocess.DEVNULL,
@@ -177,6 +180,17 @@ def ran(tmp_path: Path, *options: object, code: int = 0, deadline_s: float = 180
         return job.end(code=code, deadline_s=deadline_s)
 
 
+@contextmanager
+def networked(size: int) -> Iterator[Network]:
+    """An emulated network of hosts; the test is skipped, with the reason, on a machine that does not permit one."""
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(network(size))
+        except NetworkUnavailableError as error:
+            pytest.skip(f"no emulated network on this machine: {error}")
+        yield made
+
+
 @dataclass(frozen=True)
 class Hosts:
     """What runs on each host, in the order of the list; ``launch`` starts it on one, with a name for its record."""
@@ -201,19 +215,23 @@ class Hosts:
 
 
 @contextmanager
-def started_on_hosts(tmp_path: Path, *options: object, slots: Sequence[int], **given: Any) -> Iterator[Hosts]:
-    """A running job on as many hosts as ``slots`` has entries, 127.0.0.1, 127.0.0.2, ...: all are this machine.
+def started_on_hosts(
+    tmp_path: Path, *options: object, slots: Sequence[int], within: Network | None = None, **given: Any
+) -> Iterator[Hosts]:
+    """A running job on as many hosts as ``slots`` has entries: those of a network, or 127.0.0.1, ...
 
     Nothing of it may be left afterwards. The record of host N is in ``tmp_path / "host-N"``; ``options`` and ``given``
     are those of every one.
     """
-    names = [f"127.0.0.{host + 1}" for host in range(len(slots))]
+    members = [None] * len(slots) if within is None else within.hosts[: len(slots)]
+    names = [f"127.0.0.{host + 1}" if member is None else member.name for host, member in enumerate(members)]
     listed = ",".join(f"{name}:{room}" for name, room in zip(names, slots, strict=True))
-    port, shared = free_port(names), {SECRET_KEY: secrets.token_hex(32)}
+    port, shared = free_port(names) if within is None else 28100, {SECRET_KEY: secrets.token_hex(32)}
 
     def launch(host: int, name: str) -> Job:
-        line: list[Any] = ["-H", listed, "--self", names[host], "--port", port, *options]
-        return launched(tmp_path, *line, name=name, environment=shared, **given)
+        itself = ["--self", names[host]] if within is None else []  # a host of a network knows its name
+        line: list[Any] = ["-H", listed, *itself, "--port", port, *options]
+        return launched(tmp_path, *line, name=name, environment=shared, host=members[host], **given)
 
     jobs: list[Job] = []
     with cleared(jobs):
