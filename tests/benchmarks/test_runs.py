@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import autoscaling, keras, stragglers
+from benchmarks import autoscaling, hosts, keras, stragglers
 from tests.soak import SOAK
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +42,7 @@ OF_A_RUNTIME = ("--jobs", "1", "--rounds", "3", "--samples", "4", "--device-ms",
         (["utility", "--quick"], "linear_low_ratio"),
         (["adaptive_batch", "--seeds", "1", "--loss", "3.0"], "over_best_static"),
         (["hybrid", "--seeds", "2"], "below_small"),
+        (["hosts", "--rounds", "1"], "mixed_over_ordered"),
     ],
 )
 @SOAK
@@ -53,7 +54,13 @@ def test_it_gives_its_figures(words: list[str], figure: str, tmp_path: Path) -> 
 
 BAD_SECONDS = (["--seconds", "0"], ["--seconds", "nan"], ["--seconds", "much"], ["--unknown"])
 BAD_TURNS = (["--rounds", "1"], ["--steps", "15"], ["--ways", "slow"])
-BAD = {autoscaling: (*BAD_SECONDS, ["--curves", "raw"]), stragglers: BAD_SECONDS, keras: BAD_TURNS}
+BAD_LINKS = (["--rounds", "0"], ["--mbit", "0"], ["--megabytes", "inf"])
+BAD = {
+    autoscaling: (*BAD_SECONDS, ["--curves", "raw"]),
+    stragglers: BAD_SECONDS,
+    keras: BAD_TURNS,
+    hosts: BAD_LINKS,
+}
 
 
 @pytest.mark.parametrize(("module", "words"), [(module, words) for module, several in BAD.items() for words in several])
@@ -62,3 +69,10 @@ def test_bad_arguments_are_refused(module: Any, words: list[str], capsys: pytest
         module.arguments(words)
     assert ended.value.code == 2
     assert words[0] in capsys.readouterr().err
+
+
+def test_hosts_that_a_machine_refuses_are_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "argv", ["hosts"])
+    with pytest.raises(SystemExit, match=r"which this machine refuses: the commands unshare, .* are missing"):
+        hosts.main()

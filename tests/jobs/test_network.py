@@ -1,4 +1,4 @@
-"""Jobs on hosts of an emulated network whose links are cut, in both directions and in one; Horovod averages."""
+"""Jobs on hosts of an emulated network whose links are cut; Horovod averages."""
 
 from __future__ import annotations
 
