@@ -30,8 +30,8 @@ def message_s(whole: Network, placed: Sequence[int], *, megabytes: float, rounds
         for rank, host in enumerate(placed):
             peer = [sys.executable, "-m", "benchmarks.emulation.ring", rank, names, megabytes, rounds]
             words = whole.hosts[host].command([*environment, *peer], folder=ROOT)
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            peers.append(subprocess.Popen(words, **pipes, stderr=errors, text=True))
+            pipe = subprocess.PIPE
+            peers.append(subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errors, text=True))
             ending.callback(peers[-1].wait)
             ending.callback(peers[-1].kill)  # the first of the two
         if store := _line_of(peers[0]):
