@@ -14,6 +14,7 @@ import math
 import os
 import re
 import socket
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
 _LOOK_S = 0.1  # between two checks of whether the start should be given up
 _stopping = threading.Lock()
-_connections = set[str]()  # of the engine, by the names that the kernel gives to sockets
+_connections = set[int]()  # of the engine, by the inode numbers of their sockets
 
 _HOROVOD = re.compile(r"horovod has been shut down|horovod has not been initialized|mismatched", re.IGNORECASE)
 _MACHINE = re.compile(r"Unable to find (?:address|interface)[^\n]*")  # the interface that the engine should use
@@ -209,21 +210,23 @@ def abort() -> None:
     connections are shut down first. They are the sockets that this process opened during ``start``; if another thread
     happened to open a connection to the agent or to a peer at that time, gRPC connects again.
     """
-    for name, descriptor in _sockets().items():
-        if name in _connections:
+    for number, descriptor in _sockets().items():
+        if number in _connections:
             with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-                if name == os.readlink(f"/proc/self/fd/{connection.fileno()}"):  # not closed and reused meanwhile
+                if os.fstat(connection.fileno()).st_ino == number:  # not closed and reused meanwhile
                     connection.shutdown(socket.SHUT_RDWR)
     stop()
 
 
-def _sockets() -> dict[str, int]:
-    """A descriptor of every socket of this process, by the socket's name in the kernel."""
+def _sockets() -> dict[int, int]:
+    """A descriptor of every socket of this process, by the socket's inode number."""
     found = {}
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # closed meanwhile, like the descriptor of the list itself
-            found[os.readlink(f"/proc/self/fd/{descriptor}")] = descriptor
-    return {name: descriptor for name, descriptor in found.items() if name.startswith("socket:")}
+            status = os.fstat(descriptor)
+            if stat.S_ISSOCK(status.st_mode):
+                found[status.st_ino] = descriptor
+    return found
 
 
 def _init(ops: Any) -> None:
