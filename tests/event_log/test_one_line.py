@@ -24,6 +24,7 @@ HELD = {"event": "held", "step": 7, "rule": "held(slow)", "action": "Evict", "as
 REFUSED = {"event": "refused", "rule": "grow", "asked": 8, "size": 6, "reason": "no slot"}
 DECISION = {"event": "decision", "step": 9, "rule": "slow", "size": 2, "asked": 2}
 FINISHED = {"event": "finished", "peer": 2, "steps": 9, "traces": 1}
+STARTED = {"event": "started", "job": "j", "command": ["python", "train.py"]}
 LATE = {"event": "late", "in": "gradients", "step": 811, "waited_s": 15.0}
 
 
@@ -86,6 +87,8 @@ def test_every_kind_of_event_has_a_line_or_is_silent(kind: str) -> None:
         ({**FINISHED, "leaving": False}, "peer 2 has trained to the end after 9 steps"),
         ({**FINISHED, "leaving": False, "phase": 2}, "peer 2 has trained to the end of fit 2 after 9 steps"),
         ({**FINISHED, "leaving": True, "phase": 2}, "peer 2 has left the job after 9 steps"),
+        ({**STARTED, "size": 1}, "1 peer starts: python train.py"),
+        ({**STARTED, "size": 2}, "2 peers start: python train.py"),
         ({**LATE, "ranks": [1]}, "rank 1 is late in gradients after step 811: 15.0 s so far, but it is alive"),
         (
             {**LATE, "ranks": [1, 3]},
@@ -109,6 +112,18 @@ def test_the_last_error_of_a_lost_peer_is_shown_unless_its_end_says_it(error: st
     event = made(event="lost", peer=2, rank=1, how="it ended with exit code 1", error=error)
     assert event.one_line() == "rank 1 (peer 2) is lost: it ended with exit code 1" + " (no memory)" * bool(details)
     assert [*event.details()] == [*details, "what it printed is in peers/peer-2.log"]
+
+
+@pytest.mark.parametrize(
+    ("version", "peers", "headline"),
+    [
+        (1, [0, 1], "training begins with 2 peers: peers 0 and 1"),
+        (2, [0], "view 2 is in force, 1 peer: peer 0"),
+    ],
+)
+def test_training_begins_with_the_first_view_only(version: int, peers: list[int], headline: str) -> None:
+    """A person who reads what happened looks for the loss or the join before a later view."""
+    assert made(event="view", version=version, peers=peers).headline() == headline
 
 
 def test_parts_of_a_rescale_are_shown_in_their_phases() -> None:
