@@ -112,7 +112,7 @@ class HostRecorder:
             # A peer counts its messages; messages of the leader come in order, once each.
             if records.peer != _LEADER:
                 # A repeated message: the peer missed the confirmation of the first one.
-                if 0 < records.number <= self._numbers.get(records.peer, 0):
+                if records.number <= self._numbers.get(records.peer, 0):
                     return NewRecords()
                 self._numbers[records.peer] = records.number
             for record in records.records:
