@@ -9,10 +9,11 @@ import keras
 import numpy as np
 import pytest
 
-from kungfu.keras.evaluation.shared_pass import MetricStates
+from kungfu.keras.evaluation.numbered_batches import numbered_batches
+from kungfu.keras.evaluation.shared_pass import MetricStates, SharedPrediction
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.state.registered_sync import PeerGroup
-from tests.keras.fitting import float64
+from tests.keras.fitting import float64, network, points
 from tests.training.peers import on_peers, total_of
 
 BATCHES = [np.random.default_rng(seed).normal(size=(4,)) for seed in range(6)]
@@ -92,3 +93,27 @@ def test_the_largest_or_smallest_of_states_is_taken_element_by_element(way, resu
 @pytest.mark.parametrize(("combine", "can"), [({}, False), ({"range": "mean"}, False), ({"range": "sum"}, True)])
 def test_a_metric_with_no_combination_given_and_a_mean_are_evaluated_whole(combine, can):
     assert MetricStates(metrics(), combine).can_be_combined is can
+
+
+# ---- predictions -----------------------------------------------------------------------------------------------------
+
+
+def test_the_predictions_of_all_parts_are_those_of_the_whole_in_every_shape_and_in_the_order_of_the_data():
+    data, (x, _) = keras.Input((3,)), points()
+    row = network(outputs=6)(data)
+    table, best = keras.layers.Reshape((2, 3))(row), keras.ops.argmax(row, axis=-1)
+    model = keras.Model(data, {"row": row, "table": table, "best": best})
+    whole = model.predict(x, batch_size=8, verbose=0)
+    batches = numbered_batches({"x": x, "batch_size": 8})
+    parts = [[[0, 1], [4]], [[2, 3], [5, 6]]]  # the second part of each peer was that of one that was lost
+    peers = [SharedPrediction(model, {}, keras.callbacks.CallbackList([], model=model)) for _ in parts]
+    for peer, numbers in zip(peers, parts, strict=True):
+        assert all(peer.do({"verbose": 0, **batches.part(part)}, part) for part in numbers)
+
+    def join(rank: int, attachment: LocalAttachment) -> Any:
+        return peers[rank].join(PeerGroup(rank, len(parts), total_of(attachment)), count=batches.count)
+
+    for found in on_peers(len(parts), join):
+        assert {name: one.dtype for name, one in found.items()} == {name: one.dtype for name, one in whole.items()}
+        for name, one in whole.items():
+            np.testing.assert_allclose(found[name], one, rtol=1e-5, atol=1e-6)

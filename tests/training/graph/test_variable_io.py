@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from kungfu.training.graph.variable_io import call_on_host, call_on_host_where
+from kungfu.training.graph.variable_io import call_on_host, call_on_host_where, is_variable, read_handles
 from tests.training.linear import running
 
 
@@ -70,3 +70,17 @@ def test_a_call_that_only_reads_is_not_overtaken_by_a_later_write() -> None:
 
     step(tf.constant(2.0))
     assert (seen, float(weight)) == ([1.0], 5.0)
+
+
+def test_of_what_a_step_captures_only_variables_are_read() -> None:
+    """Reading a lookup table as a variable, to keep the state before a step, would fail: no step with one could run."""
+    weight, shift = tf.Variable(2.0), tf.constant([0.5])
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [3.0]), 0.0)
+
+    @tf.function
+    def step(key: Any) -> Any:
+        return weight * table.lookup(key) + shift
+
+    captured = step.get_concrete_function(tf.constant(["a"])).captured_inputs
+    assert {id(one) for one in (weight.handle, table.resource_handle, shift)} <= {id(one) for one in captured}
+    assert [float(one) for one in read_handles([one for one in captured if is_variable(one)])] == [2.0]
