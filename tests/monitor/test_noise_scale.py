@@ -180,6 +180,13 @@ def test_after_a_change_the_averages_begin_again() -> None:
     assert found[-1, 1] > 1.5 * found[399, 1], "fewer estimates, a larger error"
 
 
+@pytest.mark.slow
+def test_a_change_is_noticed_early_while_the_averages_reach_hardly_further_back_than_the_recent_ones() -> None:
+    """The recent averages are part of the longer ones, so both vary together, and a smaller difference is telling."""
+    found = [estimated(0.2, [60.0] * 60 + [120.0] * 40, seed=seed)[-1, 0] for seed in range(4)]
+    assert np.mean(found) > 105, "an average over all steps would be about 84"
+
+
 def test_estimates_every_few_steps_reach_back_as_far() -> None:
     found = estimated(0.0, [60.0] * 40 + [90.0] * 40, seed=0, decay=0.1, every=4)
     assert found[-1, -1] == 20
