@@ -15,6 +15,7 @@ from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies, explain, explain_json
 from kungfu.compiler.replay import NumpyBackend, Replay
 from kungfu.compiler.serialize import plan_from_json, plan_to_json
+from kungfu.control import Budget
 from kungfu.policies import autoscale, gns_batch, replace_stragglers, schedule
 from kungfu.policy_definition import Policy, shadow
 from kungfu.signal import Map, Operation
@@ -65,6 +66,19 @@ def test_rules_of_one_name_are_told_apart() -> None:
         return control.every(2).call(ignore), control.every(3).call(ignore)
 
     assert [one.name for one in plan_of(hooked, hooked).rules] == ["ignore", "ignore_2", "ignore_3", "ignore_4"]
+
+
+@pytest.mark.parametrize("target_size", [1, 4])  # 1: one peer on its way replaces both
+@pytest.mark.parametrize(("rescales", "fires"), [(1, False), (2, True)])
+def test_an_eviction_leaves_those_on_their_way_the_change_that_they_cost(
+    rescales: int, fires: bool, target_size: int
+) -> None:
+    lost = Policy("lost", lambda training: control.always().evict(ops.all_gather(training.loss) > 1))
+    replay = Replay(compile_policies([lost], budget=Budget(rescales, 100)), size=2)
+    _, known = cluster.invented(np.random.default_rng(0), number=1, size=2, view=1, replaced_peers=0)
+    local = [{"loss": 0.0}, {"loss": 2.0}]
+    assert bool(replay.step(local, {**known, "target_size": target_size}).fired[0]) == fires
+    assert replay.step(local, {**known, "step": 9}).fired[0]
 
 
 def test_compiling_takes_as_much_work_as_the_policy_has_nodes() -> None:

@@ -23,8 +23,11 @@ from tests.compiler.small import ignore, plan_of, plan_showing
 def test_the_noise_scale_is_explained_by_stage_name_placement_and_cost() -> None:
     text = explain(compile_policies([gns_batch(max_peers=8)]), monitors="open")
     assert re.search(
-        r"^rule gns_batch  \[gns_batch.py:\d+\]\n  looks only in steps with \(\(step % 50\) == 0\)\n", text
+        r"^rule gns_batch  \[gns_batch.py:\d+\]\n  looks only in steps with \(\(step % 50\) == 0\)\n  fires where .*\n"
+        r"  budget of gns_batch: 10 rescales, and one more every 100 steps.*\n  logs ",
+        text,
     )
+    assert text.count("budget of ") == 1, "the twin that records what the budget holds back has no other budget"
     assert re.search(
         r"\n  logs noise_scale, noise_scale_error estimate, local_batch_size, size, target %\d+, rescales_left\n", text
     )

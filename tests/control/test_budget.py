@@ -75,16 +75,6 @@ def test_a_change_that_somebody_else_asked_for_is_charged_too() -> None:
     assert not replay.step([{}], {**CALM, "step": 3}).fired[0]
 
 
-@pytest.mark.parametrize(("rescales", "fires"), [(1, False), (2, True)])
-def test_an_eviction_leaves_those_on_their_way_the_change_that_they_cost(rescales: int, fires: bool) -> None:
-    lost = Policy("lost", lambda training: control.always().evict(ops.all_gather(training.loss) > 1))
-    replay = Replay(compile_policies([lost], budget=Budget(rescales, 100)), size=2)
-    local = [{"loss": 0.0}, {"loss": 2.0}]
-    known = {**CALM, "step": 1, "barrier_due": False, "change_due": False}
-    assert bool(replay.step(local, {**known, "target_size": 4}).fired[0]) == fires
-    assert replay.step(local, {**known, "step": 9, "target_size": 0}).fired[0]
-
-
 def test_a_shadow_is_held_by_no_budget() -> None:
     plan = compile_policies([compose(FLAPPING, shadow(FLAPPING))], budget=ONE)
     found = [(rule.mode, "rescales_left" in rule.inputs) for rule in plan.rules]
