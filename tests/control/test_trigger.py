@@ -173,6 +173,14 @@ def test_a_rescale_has_to_pay_back_what_it_was_measured_to_cost(costs: list[floa
     assert not replay.step(local, {**CALM, "size": 2, "step": 2, "mean_loss": math.nan}).fired[0]
 
 
+@pytest.mark.parametrize(("gain_s", "fires"), [(0.0, False), (0.001, True)])
+def test_a_rescale_that_gains_nothing_pays_nothing_back_even_if_it_costs_nothing(gain_s: float, fires: bool) -> None:
+    """Before the first rescale, its cost is unknown and counts as 0; a gain of 0 is no reason to try."""
+    replay = Replay(plan_of(lambda t: control.always().payback(t.mean_loss, horizon=20).rescale(3)), size=2)
+    known = {**CALM, "size": 2, "step": 1, "mean_loss": gain_s}
+    assert bool(replay.step([{"rescale_seconds": math.nan}] * 2, known).fired[0]) is fires
+
+
 # ---- values that are set ---------------------------------------------------------------------------------------------
 
 

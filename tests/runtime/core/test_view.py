@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import InternalError
-from kungfu.runtime.core.view import Peer, spread
+from kungfu.runtime.core.view import Peer, View, spread
 from tests.runtime.core.cluster.cluster_steps import view_of
 
 
@@ -51,6 +51,20 @@ def test_any_history_keeps_ids_unique_stayers_in_order_and_versions_rising(
 )
 def test_clearly_slow_peers_leave_first_and_then_the_newest(speeds: dict[int, float], order: tuple[int, ...]) -> None:
     assert view_of(4, 2, 9).leave_order(speeds) == order
+
+
+@pytest.mark.parametrize(
+    ("view", "begins"),
+    [
+        (View(0, ()), True),  # of a program that runs alone
+        (View(1, ()), True),
+        (View(2, ()), False),
+        (View(2, (), begins_phase=True), True),
+    ],
+)
+def test_the_first_view_of_a_job_or_a_phase_begins_it(view: View, begins: bool) -> None:
+    """In any other view, a new peer takes over the state of the others, and training counts as rescaled."""
+    assert view.begins is begins
 
 
 def test_a_view_of_nobody_or_with_a_peer_twice_is_refused() -> None:

@@ -215,6 +215,16 @@ def test_a_view_that_does_not_begin_ends_those_who_stand_still_and_at_last_the_j
     assert fail.late
 
 
+@pytest.mark.parametrize("kind", ["exit", "exception"])
+def test_those_who_wait_for_a_peer_whose_program_ends_as_a_phase_begins_are_told_so(kind) -> None:
+    """Else they wait for it until their deadline expires. Its process may take long to end after its program."""
+    cluster, _ = after(training(0, 1, 2), *over(0, 1, 2), *(ready(id_, 2) for id_ in range(3)))
+    left = events.ProgramExiting(1, Exit(kind, 4, "ValueError", "ValueError: no data", "train.py:7"))
+    (told,) = after(cluster, left)[1]
+    assert isinstance(told, events.AnnounceFailure)
+    assert (told.peer, told.version) == (1, cluster.view.version)
+
+
 @pytest.mark.parametrize(("kind", "code"), [("usage", 2), ("exception", None)])
 def test_an_error_between_two_phases(kind, code) -> None:
     cluster = after(training(0, 1), *over(0, 1))[0]
