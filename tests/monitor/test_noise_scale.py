@@ -181,8 +181,8 @@ def test_after_a_change_the_averages_begin_again() -> None:
 
 
 @pytest.mark.slow
-def test_a_change_is_noticed_early_while_the_averages_reach_hardly_further_back_than_the_recent_ones() -> None:
-    """The recent averages are part of the longer ones, so both vary together, and a smaller difference is telling."""
+def test_a_change_is_noticed_early_in_training_too() -> None:
+    """The recent estimates are then most of all, so both averages vary together, and a small difference is telling."""
     found = [estimated(0.2, [60.0] * 60 + [120.0] * 40, seed=seed)[-1, 0] for seed in range(4)]
     assert np.mean(found) > 105, "an average over all steps would be about 84"
 

@@ -98,14 +98,16 @@ def test_a_metric_with_no_combination_given_and_a_mean_are_evaluated_whole(combi
 # ---- predictions -----------------------------------------------------------------------------------------------------
 
 
-def test_the_predictions_of_all_parts_are_those_of_the_whole_in_every_shape_and_in_the_order_of_the_data():
+@pytest.mark.slow
+def test_joined_predictions_are_those_of_the_whole_in_every_shape():
+    """Also where a second part of each peer is that of one that was lost."""
     data, (x, _) = keras.Input((3,)), points()
     row = network(outputs=6)(data)
     table, best = keras.layers.Reshape((2, 3))(row), keras.ops.argmax(row, axis=-1)
     model = keras.Model(data, {"row": row, "table": table, "best": best})
     whole = model.predict(x, batch_size=8, verbose=0)
     batches = numbered_batches({"x": x, "batch_size": 8})
-    parts = [[[0, 1], [4]], [[2, 3], [5, 6]]]  # the second part of each peer was that of one that was lost
+    parts = [[[0, 1], [4]], [[2, 3], [5, 6]]]
     peers = [SharedPrediction(model, {}, keras.callbacks.CallbackList([], model=model)) for _ in parts]
     for peer, numbers in zip(peers, parts, strict=True):
         assert all(peer.do({"verbose": 0, **batches.part(part)}, part) for part in numbers)

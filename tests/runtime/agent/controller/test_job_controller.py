@@ -57,7 +57,7 @@ def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_pa
     assert ending.code == NO_QUORUM_CODE
 
 
-def test_the_end_of_a_program_is_recorded_once_with_the_number_of_those_that_train_on(tmp_path: Path) -> None:
+def test_the_end_of_a_program_is_recorded_once_with_the_number_that_train_on(tmp_path: Path) -> None:
     left, outside = ProgramExiting(1, Exit("loop", 5)), ProgramExiting(7, Exit("exit", 5))
     with context(tmp_path) as alone, controlling(alone, TRAINING) as controller:
         assert [controller.handle(event) for event in (left, left, outside)] == [None] * 3
