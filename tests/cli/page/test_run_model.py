@@ -117,7 +117,7 @@ def test_peers_come_train_and_go() -> None:
     assert job_summary(found)["view"] == 2
 
 
-def test_a_joiner_that_the_job_no_longer_wants_was_dismissed_whatever_signal_ended_it() -> None:
+def test_a_joiner_that_is_no_longer_wanted_is_dismissed_whatever_ended_it() -> None:
     found = facts(
         *BEGUN, {"event": "spawned", "peer": 2, "pid": 12, "host": 1}, {"event": "dismissed", "peer": 2, "reason": "x"},
         {"event": "peer ended", "peer": 2, "how": "killed by SIGKILL"},
