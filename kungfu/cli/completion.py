@@ -124,8 +124,8 @@ def _for_zsh(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[s
         # A value may follow an equals sign; an optional value must.
         script = re.sub(r'^(  "--[\w-]+)(\[.*\]:)', r"\1=\2", script, flags=re.MULTILINE)
         script = re.sub(r'^(  \{-[\w-]+,--[\w-]+)(\}"\[.*\]:)', r"\1=\2", script, flags=re.MULTILINE)
-        # All values of a repeatable argument are completed, not only the first.
-        mended.append(script.replace('  "(*):', '  "*:'))
+        # All values of a repeatable argument are completed, not only the first, and options after them too.
+        mended.append(re.sub(r'^  "(?:\(\*\)|\*):+', '  "*:', script, flags=re.MULTILINE))
     commands, starts = mended
     return [commands, re.sub(rf'^(  "(?:{optional})=)', r"\1-", starts, flags=re.MULTILINE), _ZSH_UP_TO_PROGRAM]
 

@@ -97,7 +97,7 @@ IN_BASH_ALONE: dict[str, set[str]] = {
 IN_OTHERS: dict[str, set[str]] = {
     "kungfu why --sp": {"--spans"},
     "kungfu resize 3 --keep=lo": {"--keep=local_batch_size"},
-    "kungfu resize ": set(),  # a number
+    "kungfu scale-out ": set(),  # a number
     "kungfu-run --peers=2 --max=4 --inel": {"--inelastic"},
     "kungfu-run -H a:2,b:4 --inel": {"--inelastic"},
     "kungfu-run -np 2 python train.py --max": set(),

@@ -102,6 +102,8 @@ def resized_by_keyboard(browser: Browser, *, secret: str) -> None:
     browser.press(Keys.ENTER)
     assert browser.focused == "request-size"
     browser.retype("2", Keys.TAB)
+    assert browser.focused == "request-hold"
+    browser.press(Keys.TAB)
     assert browser.focused == "request-secret"
     browser.press("wrong", Keys.ENTER)
     browser.shows("#request-error", lambda text: "not the job's secret" in text)
