@@ -158,7 +158,7 @@ def estimated(jitter: float, scales: Sequence[float], *, seed: int, decay: float
     while not job.is_over:
         outcome = replay.step(local_sources(job, [1.0, 1.0]), agreed_sources(job))
         found.append([*outcome.inputs, *outcome.inputs_whole])
-        stepped(job, [1.0])
+        stepped(job, [1.0] * job.size)
     return np.array(found)
 
 
