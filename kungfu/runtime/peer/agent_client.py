@@ -31,9 +31,8 @@ DeferredEntry = Callable[[], Mapping[str, Any] | str]
 RecordEntry = LoggedEvent | DeferredEntry
 
 # Waking the reporting thread and the agent costs more than sending lines, so lines of steps are sent only every
-# `Settings.report_s`. Events are sent sooner: people wait for them, and a killed peer takes its unsent events with it;
-# those of rank 0 are the only account of a rescale.
-_NEWS_WITHIN_S = 0.05
+# `Settings.report_s`. Events are sent sooner, since people wait for them.
+_NEWS_WITHIN_S = 0.25
 
 # Records queued while the agent did not answer are sent in several messages: gRPC's limit is 64 MiB per message.
 _MOST_BYTES = 4 << 20
