@@ -127,18 +127,24 @@ def test_what_is_published_is_that_of_all_samples_and_what_was_fed_outlives_rank
     assert {one.rule for one in decisions} == {"three_while_cheap"}
 
 
+def ended_without_rank_0(job: Job, capsys: pytest.CaptureFixture[str]) -> Ended:
+    """Kills rank 0 of three peers, which another peer replaces, and stops the job."""
+    job.signal(signal.SIGKILL, peer=0)
+    recovered = job.event("recovered")
+    job.event("rescale", to=3, view=recovered["view"] + 1)
+    asked(job.folder, capsys, "stop")
+    ended = job.end()
+    assert ended.sizes == [2, 3, 2, 3]
+    return ended
+
+
 def test_a_factor_is_the_same_on_all_peers_through_a_join_and_the_death_of_rank_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of each step: the factor follows from the loss of the step before, and the next loss from rate and factor."""
     with started(tmp_path, "-np", 2, "--max", 3, program="paced.py", arguments=[tmp_path, "factored"]) as job:
         job.event("rescale", to=3)
-        job.signal(signal.SIGKILL, peer=0)
-        recovered = job.event("recovered")
-        job.event("rescale", to=3, view=recovered["view"] + 1)
-        asked(job.folder, capsys, "stop")
-        ended = job.end()
-    assert ended.sizes == [2, 3, 2, 3]
+        ended = ended_without_rank_0(job, capsys)
     # By step, since a killed rank 0 takes the lines of its latest steps with it.
     rows = {row["step"]: (row["loss"], row["learning_rate_factor"]) for row in ended.metrics}
     followed = [(*rows[step], *rows[step + 1]) for step in rows if step + 1 in rows]
@@ -163,12 +169,7 @@ def test_a_size_its_batch_and_its_rate_are_one_decision_that_outlives_rank_0(
     """Batch and rate come with the peer; the momentum, set beside them, is on the joiners too."""
     with started(tmp_path, "-np", 2, "--max", 3, program="paced.py", arguments=[tmp_path, "deciding"]) as job:
         rescale = job.event("rescale", to=3)
-        job.signal(signal.SIGKILL, peer=0)
-        recovered = job.event("recovered")
-        job.event("rescale", to=3, view=recovered["view"] + 1)
-        asked(job.folder, capsys, "stop")
-        ended = job.end()
-    assert ended.sizes == [2, 3, 2, 3]
+        ended = ended_without_rank_0(job, capsys)
     (decision,) = ended.all_of("decision")
     assert decision["settings"] == "a global batch size of 24 and a learning rate of 0.5"
     told = {event["what"]: (event["step"], event["to"]) for event in ended.all_of("set") if event["what"] != "stop"}
