@@ -167,6 +167,7 @@ def _become_subreaper(request: dict[str, Any]) -> None:
     def become_peer(command: list[str], parent: int) -> None:
         """As ``subreaper._exec``, but for the execution."""
         subreaper._begin_session()
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as an interpreter does at its start
         signal.set_wakeup_fd(-1)
         os.close(request["control"])
         if os.getppid() != parent:
