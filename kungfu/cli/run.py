@@ -311,7 +311,7 @@ def _run(given: argparse.Namespace) -> int:
             ending = Agent(job, journal=journal, console=console, listeners=running.listeners).run()
             journal.close()
             # A machine that is preempted may be gone 30 s after SIGTERM.
-            running.is_preempted = ending.leaves or ending.code == 128 + signal.SIGTERM
+            running.is_preempted = (ending.leaves and not ending.failure) or ending.code == 128 + signal.SIGTERM
         console.ended(ending)
     return ending.code
 

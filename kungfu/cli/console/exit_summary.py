@@ -46,7 +46,7 @@ def exit_summary(
       all it printed: runs/a/peers/peer-1.log; how it came to that: kungfu why runs/a
       exit code 1: a peer's program failed or was killed
     """
-    if leaves:
+    if leaves and failure is None:
         left = f"kungfu-run: this host has left the job, which continues; the record so far: {_why(folder)}"
         return [left, *(f"  {gap}" for gap in gaps)]
     if failure is None:

@@ -71,7 +71,7 @@ class Agent:
         self._several_hosts = len(job.hosts) > 1
         # The number of this host in the recorded events; ``None`` if the job has only one host.
         self._recorded_host = job.own_host if self._several_hosts else None
-        consensus = ConsensusState(job.own_host)
+        consensus = ConsensusState(job.own_host, patience_s=job.deadlines.heartbeat_s)
         slots = job.hosts[job.own_host].slots if self._several_hosts else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
             job.command, environment=job.environment, slots=slots, journal=journal, listener=self, standby=job.standby

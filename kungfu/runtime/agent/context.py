@@ -63,7 +63,7 @@ class Ending:
     Args:
         code: The exit code.
         failure: The root failure, if any.
-        leaves: True if only this host leaves the job and the others continue.
+        leaves: True if only this host leaves the job and the others continue, or may continue.
         raised: The exceptions that caused the loss of peers, by peer.
     """
 
@@ -149,10 +149,11 @@ class AgentContext:
 
     def next_event(self, timeout_s: float) -> Any | None:
         """The next event for the main thread; ``None`` if no event arrives in time."""
-        try:
-            return self.events.get(timeout=timeout_s)
-        except Empty:
-            return None
+        with self.consensus.waiting():
+            try:
+                return self.events.get(timeout=timeout_s)
+            except Empty:
+                return None
 
 
 def name_of(peer: int, cluster: Cluster) -> str:

@@ -66,8 +66,8 @@ class Follower:
             end = request.end
             failure = Failure(end.peer, end.why, end.code, tuple(end.output), end.chosen) if end.failed else None
             return Ending(end.code, failure, leaves=request.leaves)
-        # The leader leaves the job, which continues: its followers elect another leader.
-        if request.leaves:
+        # The leader leaves the job, which may continue: its followers elect another leader, unless one leads already.
+        if request.leaves and request.term == self._context.consensus.term:
             self._context.consensus.lose_leader()
             return LeaderLost("the host that led the job has left it")
         return None

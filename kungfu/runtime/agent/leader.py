@@ -258,7 +258,7 @@ class Leader:
 
     def _take_over(self, elected: Elected) -> Ending | None:
         """Continues the job as its new leader, after the loss of the previous leader; may return an ending."""
-        for number in sorted(elected.voters - {self._job.own_host}):
+        for number in sorted(elected.reached - {self._job.own_host}):
             self._controller.replicator.add_follower(number)
         own = self._job.own_host
         event = events.LeaderEvent(host=own, name=self._job.hosts[own].name, term=elected.term)
@@ -268,8 +268,8 @@ class Leader:
             return ending
         self._reconcile(HostReported(self._job.own_host, tuple(self._context.supervisor.started)))
         ending = self._controller.decide(decided.LeaderTookOver())
-        # Hosts that did not vote are lost with the leader.
-        for number in sorted(self.cluster.hosts.known - elected.voters):
+        # Hosts that did not answer in the election are lost with the leader.
+        for number in sorted(self.cluster.hosts.known - elected.reached):
             lost = decided.HostLost(number, "its agent has ended or cannot be reached")
             ending = ending or self._on_host_lost(lost)
         # The job has ended with the leader, or has not begun to train: no request was possible yet.

@@ -671,19 +671,23 @@ class ReplicateReply(_message.Message):
     def __init__(self, started: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class VoteRequest(_message.Message):
-    __slots__ = ("job", "term", "host", "binding")
+    __slots__ = ("job", "term", "host", "binding", "log_term", "log_version")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     BINDING_FIELD_NUMBER: _ClassVar[int]
+    LOG_TERM_FIELD_NUMBER: _ClassVar[int]
+    LOG_VERSION_FIELD_NUMBER: _ClassVar[int]
     job: str
     term: int
     host: int
     binding: bool
-    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., host: _Optional[int] = ..., binding: bool = ...) -> None: ...
+    log_term: int
+    log_version: int
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., host: _Optional[int] = ..., binding: bool = ..., log_term: _Optional[int] = ..., log_version: _Optional[int] = ...) -> None: ...
 
 class VoteReply(_message.Message):
-    __slots__ = ("granted", "hears_leader", "fenced", "term", "version", "state", "voted_term", "requests")
+    __slots__ = ("granted", "hears_leader", "fenced", "term", "version", "state", "voted_term", "requests", "has_quorum")
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     HEARS_LEADER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
@@ -692,6 +696,7 @@ class VoteReply(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     VOTED_TERM_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    HAS_QUORUM_FIELD_NUMBER: _ClassVar[int]
     granted: bool
     hears_leader: bool
     fenced: bool
@@ -700,7 +705,8 @@ class VoteReply(_message.Message):
     state: bytes
     voted_term: int
     requests: bytes
-    def __init__(self, granted: bool = ..., hears_leader: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ..., voted_term: _Optional[int] = ..., requests: _Optional[bytes] = ...) -> None: ...
+    has_quorum: bool
+    def __init__(self, granted: bool = ..., hears_leader: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ..., voted_term: _Optional[int] = ..., requests: _Optional[bytes] = ..., has_quorum: bool = ...) -> None: ...
 
 class HostEvent(_message.Message):
     __slots__ = ("host", "kind", "peer", "pid", "code", "tail", "number")

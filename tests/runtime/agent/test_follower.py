@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from kungfu.event_log.events import HostJoinedEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Agent as WholeAgent
 from kungfu.runtime.agent.consensus.election import elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
+from kungfu.runtime.agent.consensus.replication import lost_after_s
 from kungfu.runtime.agent.context import Ending, JobSpec, SignalReceived
 from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.journal.journal import Journal
@@ -108,7 +109,7 @@ def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(tmp_
         asked = [leader.heard.get(timeout=180.0)]
         with replicator_of(hosts) as (replicator, _):
             replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=5)]))
-            assert replicator.commit(state(0, 1, hosts=2))
+            assert replicator.commit(state(0, 1, hosts=2)) == "committed"
             asked[0].reply.set_exception(RuntimeError("the answer is lost"))
             asked.append(leader.heard.get(timeout=180.0))
             asked[1].reply.set_result(admission_by(leader))
@@ -158,6 +159,50 @@ def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path) -> 
     assert "The other hosts of this job go on without this one" in "".join(caught.value.__notes__)
     assert said[-1].leaves
     assert not any(message.HasField("end") for message in said)
+
+
+class Stuck(Quiet):
+    """The disk or the terminal of the leader does not answer once the second host is in."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+
+    def event(self, event: LoggedEvent) -> None:
+        if isinstance(event, HostJoinedEvent) and event.host == 1:
+            self.may_go_on.wait(180.0)
+
+
+def test_a_leader_whose_main_thread_hangs_is_not_heard_any_more(tmp_path: Path) -> None:
+    deadlines = replace(SETTINGS.deadlines, heartbeat_s=1.0)
+    settings, console = replace(SETTINGS, agent="127.0.0.1", deadlines=deadlines), Stuck()
+    silent: list[bool] = []
+    with agents(2) as (hosts, (_, other)):
+        hosts[0] = Host("127.0.0.1", 4, free_port("127.0.0.1"))
+        job = JobSpec((sys.executable,), 2, settings, {}, hosts=tuple(hosts))
+
+        def entered() -> None:
+            try:
+                with rpc.connect(hosts[0].address, secret=SETTINGS.secret) as channel:
+                    stub, me = HostServiceStub(channel), pb.HostInfo(number=1, pid=1)
+                    entrance = pb.HostAdmissionRequest(host=me, command_line=command_line_of(job))
+                    while other.consensus.leader is None:
+                        with suppress(KungfuError):
+                            rpc.call(stub.AdmitHost, entrance, deadline_s=5.0, what="the leader")
+                awaited(
+                    lambda: other.consensus.silence_s() > lost_after_s(deadlines),
+                    what="the silence of the leader", deadline_s=60.0,
+                )  # fmt: skip
+                silent.append(True)
+            finally:
+                console.may_go_on.set()
+                os.kill(os.getpid(), signal.SIGINT)
+
+        entering = threading.Thread(target=entered)
+        with closing(Journal(tmp_path)) as journal:
+            entering.start()
+            WholeAgent(job, journal=journal, console=console).run()
+            entering.join(timeout=180.0)
+    assert silent
 
 
 def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_it(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.agent.leader import Leader
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.cluster.events import HostLost
 from kungfu.runtime.core.failure import NO_QUORUM_CODE
 from kungfu.runtime.core.request import Asked, Resize, SetLimits
 from kungfu.runtime.hosts import Host
@@ -118,6 +119,23 @@ def test_a_new_leader_that_alone_holds_its_state_needs_the_majority_before_too(t
             ending = leader.begin()
     assert ending is not None
     assert ending.code == NO_QUORUM_CODE
+
+
+def test_a_leader_that_lost_its_majority_leaves_and_ends_nobody_who_still_hears_it(tmp_path: Path) -> None:
+    with left(state(1, 2, 3, 3, 3, hosts=4), hosts=4) as (hosts, (one, two, three)):
+        for agent in (two, three):
+            agent.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, _):
+            assert leader.begin() is None
+            three.stop()
+            ending = leader.handle(HostLost(3, "it was cut off"))
+            assert ending is not None
+            assert ending.code == NO_QUORUM_CODE
+            leader.close(ending)
+            said = two.heard.get(timeout=180.0).request
+            while not said.leaves:
+                assert not said.HasField("end"), "it may be one of a majority with host 3"
+                said = two.heard.get(timeout=180.0).request
 
 
 @contextmanager

@@ -10,17 +10,21 @@ Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014) have the
 state. The *version* of a state is Raft's index. One part of the state, the log of requests and their answers, is large
 and changes seldom: a message carries this log only after a change; without it, the previous request log stays valid.
 
-**Replication** (`replication`). The leader numbers its messages and sends them to each follower in order, from one
-thread per follower. A message carries the newest state, commands and records; an empty message is a heartbeat. The
-consequences of an event are performed only when every reachable follower has acknowledged the state that includes the
-event or, if some followers are late or lost, when a quorum has acknowledged it. A state that all followers have
-acknowledged is *committed*; the next message informs the followers of the commit, and they drop earlier states.
+**Replication** (`replication`, `commit`). The leader numbers its messages and sends them to each follower in order,
+from one thread per follower. A message carries the newest state, commands and records; an empty message is a heartbeat.
+The consequences of an event are performed only when every reachable follower has acknowledged the state that includes
+the event or, if some followers are late or lost, when a quorum has acknowledged it; a quorum waits for late followers
+for at most ``--heartbeat``. A state that all followers have acknowledged is *committed*; the next message informs the
+followers of the commit, and they drop earlier states. The leader sends nothing while its main thread hangs
+(`ConsensusState.hangs`), because that thread makes its decisions.
 
-**Election** (`election`). A follower that has not heard the leader for `lost_after_s`, or finds that the leader's port
-refuses connections, starts a *pre-vote*, which binds no agent: the follower learns which other agents have lost the
-leader, and which logs are newest. The agent with the lowest host number among these agents is the *candidate*. It
-increments the term, votes for itself, and requests votes. With a quorum, the candidate adopts the newest log among its
-voters and leads. Without a quorum, it repeats the election until a deadline; then its host stops with `NoQuorum`.
+**Election** (`election`, `election_round`). A follower that has not heard the leader for `lost_after_s`, or finds that
+the leader's port refuses connections, starts a *pre-vote*, which binds no agent: the follower learns which other agents
+have lost the leader, which of them have a quorum of pre-votes, and which logs are newest. The agent with the lowest
+host number among the agents with a quorum of pre-votes is the *candidate*. It increments the term, votes for itself,
+and requests votes. With a quorum, the candidate adopts the newest log among its voters and leads. An agent without a
+quorum of pre-votes repeats the pre-vote until a deadline; then its host stops with `NoQuorum`. An agent whose main
+thread hangs has no vote.
 
 **Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines. The agent of host
 0 founds the job if no other host is in a job; all others ask the leader to admit them, as do hosts that return. A
@@ -61,10 +65,12 @@ Not like Raft:
   superseded (`FollowerLog.uncommitted`), as in Raft's joint consensus.
 - Before the first view there is no quorum: no agent can be elected, and hosts that lose the leader stop.
 - A voter does not refuse a candidate whose log is older than the voter's. The reply contains the voter's log, and the
-  candidate adopts the newest log, so the agent with the lowest host number can win even with an old log.
+  candidate adopts the newest log, so the agent with the lowest host number can win even with an old log. Pre-votes are
+  counted under the newest log too: a candidate that could not win after adopting that log does not stand.
 - Nothing is stored on disk. A restarted agent is a new agent (another *incarnation*) and must be admitted again; a job
   is over when all its agents end. Votes need not outlive a process: a restarted agent is in no job and has no vote.
-- No timeout is randomized. Of the agents that hear each other, the lowest number is candidate: votes rarely split.
+- No timeout is randomized. Of the agents with a quorum of pre-votes, the lowest number is candidate: votes rarely
+  split.
 - A minority does not wait: its hosts end their peers and exit, because the other hosts continue to train and the
   minority would only occupy machines.
 - A host that is lost for ``--heartbeat`` is removed from the job by a decision of the leader. If the host returns, it
@@ -82,9 +88,10 @@ outside         refused, or ``--ready-deadline`` expired      stopped (exit code
 follower        leader silent, or its port refuses            without leader (requests pre-votes)
 follower        message or vote of a later term               follower of that term, once it has a leader
 without leader  message of a leader                           follower
-without leader  lowest number, and a quorum votes for it      leader of the next term
+without leader  lowest number with a quorum of pre-votes,     leader of the next term
+                and a quorum votes for it
 without leader  no quorum until the deadline, or fenced       stopped (exit code `NO_QUORUM_CODE`)
-leader          no quorum acknowledges its state              stopped (exit code `NO_QUORUM_CODE`)
+leader          no quorum acknowledges its state              stopped (exit code `NO_QUORUM_CODE`), the others elect
 leader          last peer of its host left by a decision      stopped (exit code 0), the others elect
 leader          the job is over                               stopped, and all followers with it
 follower        the leader reports the end of the job         stopped with the job's exit code

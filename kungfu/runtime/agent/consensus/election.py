@@ -1,9 +1,8 @@
 """Elects a new leader after the loss of the old leader.
 
-Of the agents that hear each other, the agent with the lowest number is the candidate, once all of them have lost the
-leader and together run a strict majority of the peers (of two halves, the half with rank 0). The new leader continues
-from the newest log among its voters. An agent that cannot be part of a quorum stops, because the others may have
-continued. See the package for the invariants.
+The agents that have lost the leader ask each other for pre-votes; ``election_round`` decides which of them is the
+candidate. The new leader continues from the newest log among its voters. An agent that cannot be part of a quorum
+stops, because the others may have continued. See the package for the invariants.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
+from kungfu.runtime.agent.consensus.election_round import ElectionRound, Stand, count_votes, next_action
 from kungfu.runtime.agent.consensus.state import ConsensusState, JobSnapshot, parse_request_log
 from kungfu.runtime.core.cluster.cluster import Cluster
-from kungfu.runtime.core.cluster.placement import has_majority
 from kungfu.runtime.core.requests.request_log import RequestLog
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -38,6 +37,8 @@ class Elected:
         snapshot: The snapshot of the first state: the newest among the voters.
         request_log: The requests of people and schedulers, with their results.
         voters: The hosts that voted for this agent, including its own.
+        reached: The members that answered this agent's pre-vote, including its own host. All of them follow, also a
+            host that voted for itself at the same time: without it the next loss of a host might cost the quorum.
         uncommitted: The states of the cluster that a follower may still hold until it acknowledges this state.
     """
 
@@ -46,6 +47,7 @@ class Elected:
     snapshot: JobSnapshot
     request_log: RequestLog
     voters: frozenset[int]
+    reached: frozenset[int]
     uncommitted: tuple[Cluster, ...]
 
 
@@ -54,13 +56,6 @@ class NoQuorum:
     """The result of an election after which this agent must stop; ``why`` is the reason."""
 
     why: str
-
-
-def has_quorum(clusters: Sequence[Cluster], hosts: frozenset[int]) -> bool:
-    """True if ``hosts`` are a quorum of the view in each of ``clusters``; False before the first view."""
-    return bool(clusters) and all(
-        one.view is not None and has_majority(one.view, one.hosts.of, hosts) for one in clusters
-    )
 
 
 def elect(
@@ -85,39 +80,42 @@ def elect(
         ``is_over`` returns True.
 
     Cost:
-        Ends within twice ``--heartbeat`` of the start or of the last vote for another agent, and in any case within six
-        times ``--heartbeat`` of the start.
+        Ends within twice ``--heartbeat`` and one round of the start or of the last vote for another agent, and in any
+        case within six times ``--heartbeat`` and one round of the start or of the last quorum of pre-votes. A round
+        takes 1.2 seconds.
     """
     others = {number: host for number, host in enumerate(hosts) if number != consensus.host}
-    began, patience_s = time.monotonic(), 2 * settings.deadlines.heartbeat_s
-    term, votes = 0, dict[int, pb.VoteReply]()
+    began = quorate_at = time.monotonic()
     while consensus.leader is None and not is_over():
-        log = consensus.log
-        pre_vote = pb.VoteRequest(job=consensus.job, host=consensus.host)
-        votes = _request_votes(others, settings, pre_vote)
-        # A leader was heard during the pre-vote.
-        if consensus.leader is not None:
-            return None
-        # The job continued without this host.
-        if any(vote.fenced for vote in votes.values()):
-            return NoQuorum(f"the other hosts gave this one up while it stood still or could not be reached; {how}")
-        votes = {number: votes[number] for number in _members_of(log.snapshot, votes)}
-        is_first = min([consensus.host, *votes]) == consensus.host
-        leader_is_heard = any(vote.hears_leader for vote in votes.values())
-        # Votes are requested only if the election can succeed: a voter does not return to its old leader.
-        if is_first and not leader_is_heard and has_quorum(log.possible_clusters, frozenset({consensus.host, *votes})):
-            term = max([term, log.term, *(vote.voted_term for vote in votes.values())]) + 1
-            elected = _stand(consensus, {number: others[number] for number in votes}, settings, term)
+        log, now = consensus.log, time.monotonic()
+        pre_vote = pb.VoteRequest(
+            job=consensus.job, host=consensus.host, log_term=log.term, log_version=log.version
+        )  # fmt: skip
+        with consensus.waiting():
+            votes = _request_votes(others, settings, pre_vote)
+        at = ElectionRound(
+            consensus.host, log, votes, now=now, began=began, quorate_at=quorate_at, voted_at=consensus.voted_at,
+            heartbeat_s=settings.deadlines.heartbeat_s,
+        )  # fmt: skip
+        consensus.has_quorum = at.pre_votes.is_quorum
+        quorate_at = now if consensus.has_quorum else quorate_at
+        action = next_action(at)
+        if isinstance(action, Stand) and consensus.leader is None:
+            with consensus.waiting():
+                elected = _stand(consensus, {number: others[number] for number in action.voters}, settings, action.term)
             # A quorum has voted for this agent. Otherwise the agent repeats the pre-vote, and may stand once more.
             if elected is not None:
                 return elected
-        # Another agent has won the election, and its first message has arrived.
+        # A leader was heard in the meantime.
         if consensus.leader is not None:
             return None
-        # A candidate that this agent voted for may already lead: the deadline leaves time for its first message.
-        if time.monotonic() > min(max(began, consensus.voted_at) + patience_s, began + 3 * patience_s):
-            return NoQuorum(_no_quorum_reason(consensus, hosts, votes, how))
-        time.sleep(_BETWEEN_ROUNDS_S)
+        # The job continued without this host.
+        if action == "fenced":
+            return NoQuorum(f"the other hosts gave this one up while it stood still or could not be reached; {how}")
+        if action == "no quorum":
+            return NoQuorum(_no_quorum_reason(at, hosts, how))
+        with consensus.waiting():
+            time.sleep(_BETWEEN_ROUNDS_S)
     return None
 
 
@@ -126,42 +124,40 @@ def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Sett
     # This agent has voted for another candidate meanwhile.
     if not consensus.grant_vote(term, consensus.host):
         return None
-    request = pb.VoteRequest(job=consensus.job, host=consensus.host, term=term, binding=True)
-    votes = _request_votes(others, settings, request)
-    granted = {number: vote for number, vote in votes.items() if vote.granted}
-    log, voters = consensus.log, frozenset({consensus.host, *granted})
-    newest = max(granted.values(), key=lambda vote: (vote.term, vote.version), default=None)
-    # A voter holds a newer state: the candidate adopts this state before counting the quorum.
-    if newest is not None and (newest.term, newest.version) > (log.term, log.version):
-        log = log.with_state(newest.term, newest.version, newest.state, newest.requests)
-    snapshot, voters = log.snapshot, _members_of(log.snapshot, voters)
-    # The voters are no quorum under the newest state, or under another state that may be in force.
-    if snapshot is None or not has_quorum(log.possible_clusters, voters):
-        return None
-    # Meanwhile this agent has voted for the candidate of a later term.
-    if not consensus.become_leader(consensus.job, term):
-        return None
-    return Elected(term, log.version, snapshot, parse_request_log(log.requests), voters, log.possible_clusters)
-
-
-def _members_of(snapshot: JobSnapshot | None, numbers: Iterable[int]) -> frozenset[int]:
-    """The hosts in ``numbers`` that were not declared lost; a lost host may answer, but has no peers in the job."""
-    return frozenset(numbers) if snapshot is None else snapshot.cluster.hosts.known & frozenset(numbers)
-
-
-def _no_quorum_reason(
-    consensus: ConsensusState, hosts: Sequence[Host], votes: Mapping[int, pb.VoteReply], how: str
-) -> str:
     log = consensus.log
-    view = log.snapshot.cluster.view if log.snapshot else None
-    present = {consensus.host, *(number for number, vote in votes.items() if not vote.hears_leader)}
+    request = pb.VoteRequest(
+        job=consensus.job, host=consensus.host, term=term, binding=True, log_term=log.term, log_version=log.version
+    )  # fmt: skip
+    votes = _request_votes(others, settings, request)
+    return elected_by(consensus, votes, term, reached=others)
+
+
+def elected_by(
+    consensus: ConsensusState, votes: Mapping[int, pb.VoteReply], term: int, *, reached: Iterable[int]
+) -> Elected | None:
+    """Makes this agent the leader of ``term`` if the ``votes`` are those of a quorum; else returns ``None``."""
+    tally = count_votes(consensus.host, consensus.log, {host: vote for host, vote in votes.items() if vote.granted})
+    log = tally.log
+    # The voters are no quorum under the newest state, or under another state that may be in force; or meanwhile this
+    # agent has voted for the candidate of a later term.
+    if not tally.is_quorum or log.snapshot is None or not consensus.become_leader(consensus.job, term):
+        return None
+    members = log.snapshot.cluster.hosts.known & {consensus.host, *reached}
+    requests = parse_request_log(log.requests)
+    return Elected(term, log.version, log.snapshot, requests, tally.voters, members, log.possible_clusters)
+
+
+def _no_quorum_reason(at: ElectionRound, hosts: Sequence[Host], how: str) -> str:
+    tally = at.pre_votes
+    snapshot, present = tally.log.snapshot, tally.voters
+    view = snapshot.cluster.view if snapshot else None
     # Without a view it is not defined which hosts are a quorum.
-    if view is None or log.snapshot is None:
+    if view is None or snapshot is None:
         return f"{how}, before the first view was formed"
-    of = log.snapshot.cluster.hosts.of
+    of = snapshot.cluster.hosts.of
     here = sum(of.get(peer, 0) in present for peer in view.ids)
     names = ", ".join(hosts[number].name for number in sorted(present))
-    hearing = sorted(hosts[number].name for number, vote in votes.items() if vote.hears_leader)
+    hearing = sorted(hosts[number].name for number, vote in at.votes.items() if vote.hears_leader)
     others = f"; {', '.join(hearing)} still hears it" if hearing else ""
     return (
         f"{how}{others}; {names} would go on with {here} of the {view.size} peers of view {view.version}, which is no "

@@ -6,8 +6,10 @@ shows that this leader is stale.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 import grpc
 
 from kungfu.errors import KungfuError
+from kungfu.runtime.agent.consensus.commit import Outcome, Progress, commit_outcome
 from kungfu.runtime.core.cluster.events import HostLost
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -60,6 +63,9 @@ class FollowerLink:
         settings: The settings of the job; their deadlines define when the follower is lost.
         stamp: Sets the fields that every message has; called when a message is sent.
         put: Queues ``HostReported``, and ``HostLost`` with a description of the loss.
+        clock: The leader's clock, in seconds.
+        hangs: Returns True while the leader's main thread hangs: nothing is sent meanwhile.
+        on_reply: Called after each reply, and when the follower is lost.
         count: The number of messages that were already sent to the follower in this term.
     """
 
@@ -71,12 +77,17 @@ class FollowerLink:
         *,
         stamp: Callable[[pb.ReplicateRequest], None],
         put: Callable[[object], None],
+        clock: Callable[[], float],
+        hangs: Callable[[], bool],
+        on_reply: Callable[[], None],
         count: int = 0,
     ) -> None:
         self.number, self.host = number, host
         self.is_lost = False
         self.acknowledged = 0  # the newest version of the state that the follower has acknowledged
+        self._late: deque[tuple[int, float]] = deque()  # the unacknowledged versions, each with its time of sending
         self._settings, self._stamp, self._put = settings, stamp, put
+        self._clock, self._hangs, self._on_reply = clock, hangs, on_reply
         self._changed = threading.Condition()
         self._pending, self.count, self._closing = pb.ReplicateRequest(), count, False
         self._heartbeat_due = False  # True if the next heartbeat must be sent at once
@@ -91,6 +102,8 @@ class FollowerLink:
         """Adds ``request`` to the next message; of two unsent states, only the newer is sent."""
         with self._changed:
             self._pending.MergeFrom(request)
+            if request.version:
+                self._late.append((request.version, self._clock()))
             self._changed.notify_all()
 
     def send_heartbeat(self) -> None:
@@ -99,15 +112,12 @@ class FollowerLink:
             self._heartbeat_due = True
             self._changed.notify_all()
 
-    def is_late(self, version: int) -> bool:
-        """True if the follower is not lost, but has not acknowledged ``version`` yet."""
-        return not self.is_lost and self.acknowledged < version
-
-    def await_acknowledged(self, version: int, *, deadline: float) -> None:
-        """Waits until the follower has acknowledged ``version`` or is lost, at most until ``deadline``."""
+    @property
+    def progress(self) -> Progress:
+        """The acknowledgements of the follower."""
         with self._changed:
-            left_s = max(0.0, deadline - time.monotonic())
-            self._changed.wait_for(lambda: not self.is_late(version), timeout=left_s)
+            late_since = self._late[0][1] if self._late else math.inf
+            return Progress(self.acknowledged, late_since, self.is_lost)
 
     def close(self, *, within_s: float) -> None:
         """Sends the pending messages, for at most ``within_s`` seconds, and closes the link."""
@@ -124,7 +134,9 @@ class FollowerLink:
             with self._changed:
                 self.is_lost = reply is None
                 self.acknowledged = max(self.acknowledged, 0 if reply is None else message.version)
-                self._changed.notify_all()
+                while self._late and self._late[0][0] <= self.acknowledged:
+                    self._late.popleft()
+            self._on_reply()
             # The follower is lost, or follows another leader: this link is no longer needed.
             if reply is None:
                 return
@@ -139,6 +151,9 @@ class FollowerLink:
             # There is nothing to send: after this wait an empty message is sent, a heartbeat.
             if not self._closing and not self._heartbeat_due and self._pending == _NOTHING:
                 self._changed.wait(HEARTBEAT_EVERY_S)
+            # Followers must not hear a leader that decides nothing any more, so that they elect another leader.
+            while not self._closing and self._hangs():
+                self._changed.wait(_LOOK_S)
             # All messages are sent.
             if self._closing and self._pending == _NOTHING:
                 return None
@@ -199,15 +214,17 @@ class Replicator:
         term: The term of this leader.
         clock: The leader's clock, in seconds; the time is sent with every message.
         put: Queues the events of the links.
+        hangs: Returns True while the leader's main thread hangs.
         version: The version of the state that this leader starts from; new states continue this count.
     """
 
     def __init__(
         self, settings: Settings, hosts: Sequence[Host], *, leader: int, term: int, clock: Callable[[], float],
-        put: Callable[[object], None], version: int = 0,
+        put: Callable[[object], None], hangs: Callable[[], bool] = lambda: False, version: int = 0,
     ) -> None:  # fmt: skip
         self._settings, self._hosts, self._leader, self.term, self._clock = settings, hosts, leader, term, clock
-        self._put = put
+        self._put, self._hangs = put, hangs
+        self._replied = threading.Condition()
         self._links: dict[int, FollowerLink] = {}
         self._counts: dict[int, int] = {}  # the numbers of messages to removed followers
         self._version, self._committed, self._state, self._requests = version, 0, b"", b""
@@ -228,7 +245,8 @@ class Replicator:
         messages starts at 0 if ``anew`` (this leader has not sent the agent any message yet); else it continues."""
         count = 0 if anew else self._counts.get(number, 0)
         self._links[number] = link = FollowerLink(
-            number, self._hosts[number], self._settings, stamp=self._stamp, put=self._put, count=count
+            number, self._hosts[number], self._settings, stamp=self._stamp, put=self._put, clock=self._clock,
+            hangs=self._hangs, on_reply=self._on_reply, count=count,
         )  # fmt: skip
         if self._state:
             link.send(pb.ReplicateRequest(state=self._state, requests=self._requests, version=self._version))
@@ -252,22 +270,21 @@ class Replicator:
             link.send(request)
 
     def commit(
-        self, state: bytes, requests: bytes = b"", *,
-        is_enough: Callable[[frozenset[int]], bool] = lambda hosts: False, within_s: float | None = None,
-    ) -> bool:  # fmt: skip
-        """Replicates ``state`` and waits until it is safe to act on it.
+        self, state: bytes, requests: bytes = b"", *, is_quorum: Callable[[frozenset[int]], bool] = lambda hosts: True
+    ) -> Outcome:
+        """Replicates ``state`` and waits until it is safe to act on it, or no quorum can acknowledge it.
 
         Args:
             state: The serialized snapshot.
             requests: The encoded request log.
-            is_enough: Returns True if the hosts that have acknowledged the state are a quorum. A follower that replies,
+            is_quorum: Returns True if the hosts that have acknowledged the state are a quorum. A follower that replies,
                 but holds an older state, does not count.
-            within_s: Seconds to wait for every follower that is not lost, even if a quorum has already acknowledged
-                the state; twice ``--heartbeat`` by default.
 
         Returns:
-            True if every follower has acknowledged the state, which is then committed; else ``False``, and the caller
-            has to check that the followers that have acknowledged the state are a quorum.
+            "committed" if every follower has acknowledged the state, "quorum" if enough of them have, else "no quorum".
+
+        Cost:
+            Followers that are late delay the return by at most ``--heartbeat`` if the others are a quorum.
         """
         # A new state is sent to all followers, with the request log only if the log has changed.
         if (state, requests) != (self._state, self._requests):
@@ -276,21 +293,29 @@ class Replicator:
             self.broadcast(pb.ReplicateRequest(state=state, requests=news, version=self._version))
         # Nothing has changed since all followers acknowledged the state.
         elif self._committed == self._version:
-            return True
-        limit_s = 2 * self._settings.deadlines.heartbeat_s if within_s is None else within_s
-        deadline, links = time.monotonic() + limit_s, list(self._links.values())
-        for link in links:
-            link.await_acknowledged(self._version, deadline=deadline)
-        # Some followers are late: each will acknowledge the state or be lost, but a quorum need not wait for them.
-        while (late := [one for one in links if one.is_late(self._version)]) and not is_enough(self.acknowledged_by):
-            late[0].await_acknowledged(self._version, deadline=time.monotonic() + _LOOK_S)
+            return "committed"
+        links = dict(self._links)
+
+        def outcome() -> Outcome:
+            return commit_outcome(
+                self._version, {number: link.progress for number, link in links.items()}, leader=self._leader,
+                is_quorum=is_quorum, now=self._clock(), patience_s=self._settings.deadlines.heartbeat_s,
+            )  # fmt: skip
+
+        with self._replied:
+            while (result := outcome()) == "wait":
+                self._replied.wait(_LOOK_S)
         # Every follower holds the state: no earlier state counts any more.
-        if all(link.acknowledged >= self._version for link in links):
+        if result == "committed":
             self._committed = self._version
             # Until they know of the commit, followers require a quorum under the older state too.
-            for link in links:
+            for link in links.values():
                 link.send_heartbeat()
-        return self._committed == self._version
+        return result
+
+    def _on_reply(self) -> None:
+        with self._replied:
+            self._replied.notify_all()
 
     def close(self) -> None:
         """Sends the pending messages to all followers, for at most two seconds."""

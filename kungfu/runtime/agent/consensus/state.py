@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -117,23 +118,31 @@ class FollowerLog:
 class ConsensusState:
     """The term, the leader, the vote and the log of the agent on ``host``, shared by all threads of the agent.
 
+    Args:
+        host: The number of the agent's host.
+        clock: A monotonic clock in seconds.
+        patience_s: The seconds for which the main thread may handle one event; then it hangs.
+
     Attributes:
         job: The job of this agent; empty while the agent is in no job.
         term: The term of the leader that this agent follows.
         leader: The host of the leader; ``None`` while the leader is lost or not known yet.
         log: The log of the job on this agent.
         voted_at: The time of this agent's last vote for another agent, on this agent's clock.
+        has_quorum: True if the pre-votes of this agent are a quorum; ``None`` while they are not counted.
     """
 
-    def __init__(self, host: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.host, self._clock = host, clock
+    def __init__(self, host: int, *, clock: Callable[[], float] = time.monotonic, patience_s: float = math.inf) -> None:
+        self.host, self._clock, self._patience_s = host, clock, patience_s
         self._changed = threading.Condition()
         self.job, self.term, self._number = "", 0, 0
         self.leader: int | None = None
         self._closed = False
         self._voted, self.voted_at = (0, -1), -math.inf  # the term and the host of the last vote
         self.log = FollowerLog()
+        self.has_quorum: bool | None = None
         self._heard, self._leader_now = clock(), 0.0
+        self._busy_since = math.inf  # the time since which the main thread handles an event; infinite while it waits
 
     @property
     def is_leader(self) -> bool:
@@ -154,6 +163,21 @@ class ConsensusState:
     def silence_s(self) -> float:
         """Seconds since the leader was last heard."""
         return self._clock() - self._heard
+
+    @property
+    def hangs(self) -> bool:
+        """True if the main thread has handled one event for longer than ``patience_s``, for example because a disk does
+        not answer: this agent then neither leads nor votes, although its other threads continue."""
+        return self._clock() - self._busy_since > self._patience_s
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A wait of the main thread, for an event or for other agents: it has a deadline of its own."""
+        self._busy_since = math.inf
+        try:
+            yield
+        finally:
+            self._busy_since = self._clock()
 
     # ---- following a leader ------------------------------------------------------------------------------------------
 
@@ -212,7 +236,7 @@ class ConsensusState:
             news = self.leader is not None and not self.is_leader
             # This agent followed the leader until now; a leader does not lose itself.
             if news:
-                self.leader = None
+                self.leader, self.has_quorum = None, None
             self._changed.notify_all()
             return news
 
@@ -258,14 +282,16 @@ class ConsensusState:
         log; no message of a leader is handled meanwhile."""
         with self._changed:
             log, cluster, voted = self.log, self.cluster, max(self.term, self._voted[0])
-            # This agent is not in that job: it has no vote.
-            if request.job != self.job or cluster is None:
+            # This agent is not in that job, or could not follow the new leader: it has no vote.
+            if request.job != self.job or cluster is None or self.hangs:
                 return pb.VoteReply()
             reply = pb.VoteReply(
-                term=log.term, version=log.version, state=log.encoded, requests=log.requests, voted_term=voted
-            )
+                term=log.term, version=log.version, state=log.encoded, requests=log.requests, voted_term=voted,
+                has_quorum=self.has_quorum,
+            )  # fmt: skip
+            is_newer = (log.term, log.version) > (request.log_term, request.log_version)
             # The candidate was declared lost while it could not be reached: it must stop.
-            if request.host not in cluster.hosts.known:
+            if is_newer and request.host not in cluster.hosts.known:
                 reply.fenced = True
             # This agent still hears the leader, so it does not vote.
             elif self.leader is not None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from kungfu.event_log.events import EndedEvent, FailedEvent, HostLeftEvent, LoggedEvent
 from kungfu.event_log.record_follower import NewRecords
-from kungfu.runtime.agent.consensus.election import Elected, has_quorum
+from kungfu.runtime.agent.consensus.election import Elected
+from kungfu.runtime.agent.consensus.election_round import has_quorum
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.state import JobSnapshot, RequestLogEncoder, serialize_snapshot
 from kungfu.runtime.agent.context import AgentContext, Ending
@@ -60,7 +61,7 @@ class JobController:
         self._encoder = RequestLogEncoder()
         self.replicator = Replicator(
             context.settings, context.job.hosts, leader=context.job.own_host, term=term, clock=self._clock,
-            put=context.put, version=version,
+            put=context.put, hangs=lambda: context.consensus.hangs, version=version,
         )  # fmt: skip
         self.executor = Executor(context, self.replicator, snapshot, record=self.record, known=lambda: self.cluster)
 
@@ -124,12 +125,13 @@ class JobController:
         )
         requests = self._encoder.encode(self.requests.request_log)
         self._uncommitted = (*self._uncommitted, self.cluster)
+        with self._context.consensus.waiting():
+            outcome = self.replicator.commit(serialize_snapshot(snapshot), requests, is_quorum=self._is_quorum)
         # Every follower holds the state: no earlier state counts any more.
-        if self.replicator.commit(serialize_snapshot(snapshot), requests, is_enough=self._is_quorum):
+        if outcome == "committed":
             self._uncommitted = (self.cluster,)
-            return None
         # Some followers are late or lost: the others must be a quorum, or this leader stops.
-        return self.end_without_quorum(self.replicator.acknowledged_by)
+        return self.end_without_quorum(self.replicator.acknowledged_by) if outcome == "no quorum" else None
 
     def _is_quorum(self, hosts: frozenset[int]) -> bool:
         """True if ``hosts`` may continue without the others; before the first view a leader needs no other hosts.
@@ -152,7 +154,8 @@ class JobController:
             "the others may continue without it, so it stops"
         )
         self.record(FailedEvent(peer=-1, error=why, code=NO_QUORUM_CODE))
-        return Ending(NO_QUORUM_CODE, Failure(-1, why, NO_QUORUM_CODE))
+        # Followers that still hear this leader may be part of a quorum: they elect another leader, and do not end.
+        return Ending(NO_QUORUM_CODE, Failure(-1, why, NO_QUORUM_CODE), leaves=True)
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 

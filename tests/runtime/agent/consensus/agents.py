@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -119,10 +119,12 @@ def left(
 
 
 @contextmanager
-def replicator_of(hosts: list[Host]) -> Iterator[tuple[Replicator, queue.SimpleQueue[Any]]]:
+def replicator_of(
+    hosts: list[Host], *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[Replicator, queue.SimpleQueue[Any]]]:
     """That of a leader on the first host, which all the others follow."""
     heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
+    replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=clock, put=heard.put)
     for number in range(1, len(hosts)):
         replicator.add_follower(number)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from dataclasses import replace
@@ -128,6 +129,51 @@ def test_until_a_view_is_committed_a_majority_of_both_is_needed() -> None:
             committed = pb.ReplicateRequest(job="job", term=99, leader=0, number=3, committed=2)
             assert agent.consensus.append(committed) == ""
         assert elected(one, hosts, two)
+
+
+class Parted(HostService):
+    """Hears host 1 on host 2 only, and host 1 hears host 2 only."""
+
+    def RequestVote(self, request: pb.VoteRequest, context: Any) -> pb.VoteReply:  # noqa: N802 - gRPC's name
+        pair = {request.host, self._consensus.host}
+        return super().RequestVote(request, context) if 1 not in pair or 2 in pair else pb.VoteReply()
+
+
+def test_of_hosts_of_which_each_hears_only_some_a_connected_majority_elects_its_lowest() -> None:
+    """Host 1 is the lowest that host 2 hears, and hears no majority itself."""
+    with left(state(0, 1, 2, 3, 4, hosts=5), hosts=5, serving=dict.fromkeys(range(1, 5), Parted)) as (hosts, others):
+        results: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        over = threading.Event()
+
+        def stands(agent: Agent) -> None:
+            agent.consensus.lose_leader()
+            found = elect(agent.consensus, hosts, SETTINGS, how=HOW, is_over=over.is_set)
+            results.put((agent.consensus.host, found))
+
+        threads = [threading.Thread(target=stands, args=(agent,)) for agent in others]
+        for thread in threads:
+            thread.start()
+        host, won = results.get(timeout=180.0)
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert isinstance(won, Elected), won
+        assert (host, won.voters) == (2, {1, 2, 3, 4}), "who hears the one that leads votes for it, and stays"
+
+
+class Rival(HostService):
+    """Votes for its own host at the moment at which a vote is asked for."""
+
+    def RequestVote(self, request: pb.VoteRequest, context: Any) -> pb.VoteReply:  # noqa: N802 - gRPC's name
+        assert not request.binding or self._consensus.grant_vote(request.term, self._consensus.host)
+        return super().RequestVote(request, context)
+
+
+def test_a_host_that_voted_for_itself_is_not_lost_for_the_one_that_leads() -> None:
+    with left(state(1, 2, 3, hosts=4), hosts=4, serving={2: Rival}) as (hosts, (one, two, three)):
+        won = elected(one, hosts, two, three)
+        assert (won.voters, won.reached) == ({1, 3}, {1, 2, 3})
+        assert two.consensus.append(pb.ReplicateRequest(job="job", term=won.term, leader=1, number=1)) == ""
 
 
 class Meanwhile(HostService):

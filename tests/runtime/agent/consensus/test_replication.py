@@ -5,6 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
@@ -17,6 +19,7 @@ from kungfu.runtime.agent.consensus.state import parse_snapshot
 from kungfu.runtime.core.cluster.events import HostLost
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
+from tests.jobs.harness import awaited
 from tests.runtime.agent.consensus.agents import SETTINGS, agents, replicator_of, state
 from tests.runtime.ipc.link import link
 
@@ -24,7 +27,7 @@ from tests.runtime.ipc.link import link
 def test_everybody_holds_the_state_before_the_leader_goes_on() -> None:
     with agents(3, started=[7]) as (hosts, made), replicator_of(hosts) as (replicator, heard):
         sent = state(0, 1, 2, hosts=3)
-        assert replicator.commit(sent)
+        assert replicator.commit(sent) == "committed"
         for number in (1, 2):
             assert made[number].held == parse_snapshot(sent)
             assert made[number].consensus.leader == 0
@@ -52,7 +55,7 @@ def test_an_event_costs_the_same_however_many_requests_were_answered() -> None:
     answered = b"requests" * 50_000
     with agents(2, serving={1: Measuring}) as (hosts, made), replicator_of(hosts) as (replicator, _):
         for version, requests in enumerate([b"none", b"none", answered, answered], start=1):
-            assert replicator.commit(state(0, 1, hosts=2, version=version), requests)
+            assert replicator.commit(state(0, 1, hosts=2, version=version), requests) == "committed"
             assert made[1].consensus.log.requests == requests
         sizes = [Measuring.sizes.get(timeout=180.0) for _ in range(4)]
         assert [of_requests for of_requests, _ in sizes] == [4, 0, len(answered), 0]
@@ -66,7 +69,7 @@ def test_an_event_costs_the_same_however_many_requests_were_answered() -> None:
 def test_a_change_of_the_requests_alone_is_a_new_state() -> None:
     with agents(2) as (hosts, made), replicator_of(hosts) as (replicator, _):
         for version, requests in enumerate([b"one", b"two"], start=1):
-            assert replicator.commit(state(0, 1, hosts=2), requests)
+            assert replicator.commit(state(0, 1, hosts=2), requests) == "committed"
             log = made[1].consensus.log
             assert (log.version, log.requests) == (version, requests)
 
@@ -82,37 +85,46 @@ class Behind(HostService):
         return super().Replicate(request, context)
 
 
-def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted_on() -> None:
-    quorums: list[frozenset[int]] = []
+def test_a_late_agent_is_waited_for_once_and_for_a_heartbeat_if_the_others_are_enough() -> None:
+    """An agent that answers, but does not hold the newest state, is not counted on."""
+    now, holding = [0.0], set[frozenset[int]]()
 
-    def enough(holding: frozenset[int]) -> bool:
-        quorums.append(holding)
-        return holding >= {0, 1}
+    def enough(hosts: frozenset[int]) -> bool:
+        holding.add(hosts)
+        return hosts >= {0, 1}
+
+    def commit(version: int, is_quorum: Callable[[frozenset[int]], bool]) -> Future[str]:
+        return pool.submit(replicator.commit, state(0, 1, 2, hosts=3, version=version), is_quorum=is_quorum)
 
     Behind.may.clear()
-    with agents(3, {2: Behind}) as (hosts, made), replicator_of(hosts) as (replicator, _):
-        assert replicator.commit(state(0, 1, 2, hosts=3))
-        newer = state(0, 1, 2, hosts=3, version=2)
-        assert not replicator.commit(newer, is_enough=enough, within_s=0.2), "not all of them hold it"
+    with (
+        agents(3, {2: Behind}) as (hosts, made),
+        replicator_of(hosts, clock=lambda: now[0]) as (replicator, _),
+        ThreadPoolExecutor() as pool,
+    ):
+        assert commit(1, enough).result(180.0) == "committed"
+        newer = commit(2, enough)
+        awaited(lambda: made[1].consensus.log.version == 2, what="the quick agent", deadline_s=180.0)
+        with pytest.raises(TimeoutError):
+            newer.result(0.5)
+        now[0] = SETTINGS.deadlines.heartbeat_s + 1.0
+        assert newer.result(20.0) == "quorum", "not all of them hold it"
         assert (replicator.reachable, replicator.acknowledged_by) == ({0, 1, 2}, {0, 1})
-        assert quorums[-1] == {0, 1}
-        waiting: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        newest = state(0, 1, 2, hosts=3, version=3)
-        thread = threading.Thread(target=lambda: waiting.put(replicator.commit(newest, within_s=0.0)))
-        thread.start()
-        with pytest.raises(queue.Empty):
-            waiting.get(timeout=0.5)
+        assert {0, 1} in holding
+        assert commit(3, enough).result(20.0) == "quorum", "it is late already"
+        newest = commit(4, lambda hosts: hosts >= {0, 1, 2})
+        with pytest.raises(TimeoutError):
+            newest.result(0.5)
         Behind.may.set()
-        assert waiting.get(timeout=180.0), "without enough of them the leader goes on when the last one holds it"
-        thread.join()
-        assert made[2].held == parse_snapshot(newest)
+        assert newest.result(180.0) == "committed", "the leader goes on when the last one holds it"
+        assert made[2].consensus.log.version == 4
 
 
 def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kungfu.runtime.agent.consensus.replication.HEARTBEAT_EVERY_S", 600.0)  # no heartbeat says it
     with agents(3) as (hosts, made), replicator_of(hosts) as (replicator, _):
         for version in (1, 2):
-            assert replicator.commit(state(0, 1, 2, hosts=3, version=version))
+            assert replicator.commit(state(0, 1, 2, hosts=3, version=version)) == "committed"
         deadline = time.monotonic() + 120.0
         while any(len(made[number].consensus.log.possible_clusters) > 1 for number in (1, 2)):
             assert time.monotonic() < deadline, "the older state may still hold"
@@ -123,11 +135,11 @@ def test_messages_arrive_in_their_order_and_once_also_after_another_admission() 
     with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, _):
         for peer in range(50):
             replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=peer)]))
-        assert replicator.commit(state(0, 1, hosts=2))
+        assert replicator.commit(state(0, 1, hosts=2)) == "committed"
         replicator.remove_follower(1)
         replicator.add_follower(1, anew=False)
         replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=50)]))
-        assert replicator.commit(state(0, 1, hosts=2, version=2))
+        assert replicator.commit(state(0, 1, hosts=2, version=2)) == "committed"
         starts: list[int] = []
         while len(starts) < 51:
             event = other.heard.get(timeout=180.0)
@@ -143,19 +155,19 @@ def test_a_link_that_is_down_for_less_than_the_heartbeat_costs_no_host(monkeypat
     with agents(2) as (hosts, (_, other)), link(hosts[1].address, host="127.0.0.2") as net:
         hosts[1] = Host("127.0.0.2", 4, int(net.address.rpartition(":")[2]))
         with replicator_of(hosts) as (replicator, heard):
-            assert replicator.commit(state(0, 1, hosts=2))
+            assert replicator.commit(state(0, 1, hosts=2)) == "committed"
             assert isinstance(heard.get(timeout=180.0), HostReported)
             net.down()
             newer, up, began = state(0, 1, hosts=2, version=2), threading.Timer(2.0, net.up), time.monotonic()
             up.start()
-            assert replicator.commit(newer), "what was sent while it was down is lost"
+            assert replicator.commit(newer) == "committed", "what was sent while it was down is lost"
             assert time.monotonic() - began > 2.0
             up.join()
             assert other.consensus.silence_s() < lost_after_s(SETTINGS.deadlines)
             assert other.consensus.log.version == 2
             starts = [pb.Spawn(peer=peer) for peer in range(3)]
             replicator.send(1, pb.ReplicateRequest(starts=starts))
-            assert replicator.commit(state(0, 1, hosts=2, version=3))
+            assert replicator.commit(state(0, 1, hosts=2, version=3)) == "committed"
         messages = [event.request for event in iter(partial(_next, other.heard), None)]
         assert [start.peer for one in messages for start in one.starts] == [0, 1, 2]
         numbers = [one.number for one in messages]
@@ -171,15 +183,15 @@ def _next(events: queue.SimpleQueue[Any]) -> Any:
 
 def test_an_agent_that_has_ended_is_lost_and_nobody_waits_for_it_any_more() -> None:
     with agents(3) as (hosts, made), replicator_of(hosts) as (replicator, heard):
-        assert replicator.commit(state(0, 1, 2, hosts=3))
+        assert replicator.commit(state(0, 1, 2, hosts=3)) == "committed"
         made[1].stop()
-        assert not replicator.commit(state(0, 2, hosts=3))
+        assert replicator.commit(state(0, 2, hosts=3)) != "committed"
         gone = next(event for event in iter(lambda: heard.get(timeout=180.0), None) if isinstance(event, HostLost))
         assert gone.host == 1
         assert "has ended or cannot be reached" in gone.how
         assert replicator.reachable == {0, 2}
         replicator.remove_follower(1)
-        assert replicator.commit(state(0, 2, hosts=3, version=3))
+        assert replicator.commit(state(0, 2, hosts=3, version=3)) == "committed"
 
 
 def test_a_follower_of_a_later_term_makes_this_leader_stale() -> None:
@@ -190,7 +202,7 @@ def test_a_follower_of_a_later_term_makes_this_leader_stale() -> None:
             assert isinstance(event, HostLost)
             assert "takes no orders from here" in event.how
             assert "follows another leader: of term 5" in event.how
-            assert not replicator.commit(state(0, 1, hosts=2))
+            assert replicator.commit(state(0, 1, hosts=2)) != "committed"
 
 
 def records(number: int, size_bytes: int) -> pb.Records:

@@ -62,6 +62,35 @@ def test_a_message_of_another_job_is_refused() -> None:
     assert consensus.append(message(2)) == ""
 
 
+def test_an_agent_whose_main_thread_hangs_has_no_vote() -> None:
+    now = [0.0]
+    consensus = ConsensusState(1, clock=lambda: now[0], patience_s=5.0)
+    assert consensus.append(message(1, version=1)) == ""
+    consensus.lose_leader()
+    with consensus.waiting():
+        now[0] = 100.0
+        assert consensus.answer_vote(pb.VoteRequest(job="job", host=2)) != pb.VoteReply(), "it waits for an event"
+    now[0] = 104.0
+    vote = pb.VoteRequest(job="job", term=2, host=2, binding=True)
+    assert consensus.answer_vote(vote).granted
+    now[0] = 106.0
+    assert consensus.hangs
+    assert consensus.answer_vote(vote) == pb.VoteReply()
+
+
+def test_an_older_state_gives_no_host_up() -> None:
+    """An agent with an older state gives no host up, and votes for one that was taken in meanwhile."""
+    consensus = ConsensusState(2)
+    given_up = state(0, 1, 2, hosts=4, gone=frozenset({3}))
+    first = pb.ReplicateRequest(job="job", term=1, number=1, version=4, state=given_up)
+    assert consensus.append(first) == ""
+    consensus.lose_leader()
+    asked = pb.VoteRequest(job="job", term=2, host=3, binding=True, log_term=1, log_version=3)
+    assert consensus.answer_vote(asked).fenced
+    asked.log_version = 5
+    assert consensus.answer_vote(asked).granted
+
+
 class Meanwhile(ConsensusState):
     """The leader sends a newer state at the moment at which a vote is asked for."""
 
