@@ -33,10 +33,12 @@ unit: setup
 test-oldest: setup-oldest  ## the tests of it, on the oldest TensorFlow
 	@.venv-oldest/bin/python $(pytest) tests kungfu kungfu_planning
 
-soak: setup  ## the long runs: 500 random policies in three interpreters, jobs under random faults, lost hosts
+soak: setup  ## the long runs: 500 random policies in three interpreters, 10,000 histories of the agents, jobs under random faults, lost hosts
 	-@bash tools/browser.sh  # without it what needs a browser is skipped
 	-@bash tools/shells.sh  # likewise: completion in zsh and fish
 	@KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=500 $(python) -m pytest --timeout 3600 tests/compiler/test_equivalence.py
+	@KUNGFU_SOAK=1 KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=10000 $(python) -m pytest --timeout 3600 \
+		tests/runtime/agent/consensus/test_agreement.py
 	@KUNGFU_SOAK_FAULTS=30,10,0 $(python) -m pytest --timeout 3600 tests/jobs/test_faults.py
 	@KUNGFU_SOAK_JOBS=40,$${SEED:-1} $(python) -m pytest --numprocesses 2 -rA tests/jobs/test_faults.py
 	@KUNGFU_SOAK_HOSTS=1 $(python) -m pytest tests/jobs/test_hosts.py
