@@ -31,7 +31,7 @@ Outcome = Literal["committed", "quorum", "wait", "no quorum"]
 
 
 @dataclass(frozen=True)
-class Progress:
+class FollowerProgress:
     """The acknowledgements of one follower.
 
     Args:
@@ -47,7 +47,7 @@ class Progress:
 
 def commit_outcome(
     version: int,
-    followers: Mapping[int, Progress],
+    followers: Mapping[int, FollowerProgress],
     *,
     leader: int,
     is_quorum: Callable[[frozenset[int]], bool],

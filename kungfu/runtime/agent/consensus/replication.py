@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import grpc
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.agent.consensus.commit import Outcome, Progress, commit_outcome
+from kungfu.runtime.agent.consensus.commit import FollowerProgress, Outcome, commit_outcome
 from kungfu.runtime.core.cluster.events import HostLost
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -113,11 +113,11 @@ class FollowerLink:
             self._changed.notify_all()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> FollowerProgress:
         """The acknowledgements of the follower."""
         with self._changed:
             late_since = self._late[0][1] if self._late else math.inf
-            return Progress(self.acknowledged, late_since, self.is_lost)
+            return FollowerProgress(self.acknowledged, late_since, self.is_lost)
 
     def close(self, *, within_s: float) -> None:
         """Sends the pending messages, for at most ``within_s`` seconds, and closes the link."""

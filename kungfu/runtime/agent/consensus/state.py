@@ -286,9 +286,11 @@ class ConsensusState:
             if request.job != self.job or cluster is None or self.hangs:
                 return pb.VoteReply()
             reply = pb.VoteReply(
-                term=log.term, version=log.version, state=log.encoded, requests=log.requests, voted_term=voted,
-                has_quorum=self.has_quorum,
-            )  # fmt: skip
+                term=log.term, version=log.version, state=log.encoded, requests=log.requests, voted_term=voted
+            )
+            # This agent has counted its own pre-votes.
+            if self.has_quorum is not None:
+                reply.has_quorum = self.has_quorum
             is_newer = (log.term, log.version) > (request.log_term, request.log_version)
             # The candidate was declared lost while it could not be reached: it must stop.
             if is_newer and request.host not in cluster.hosts.known:

@@ -18,7 +18,7 @@ from itertools import combinations, count
 from random import Random
 from typing import Any
 
-from kungfu.runtime.agent.consensus.commit import Outcome, Progress, commit_outcome
+from kungfu.runtime.agent.consensus.commit import FollowerProgress, Outcome, commit_outcome
 from kungfu.runtime.agent.consensus.election import Elected, elected_by
 from kungfu.runtime.agent.consensus.election_round import Action, ElectionRound, Stand, has_quorum, next_action
 from kungfu.runtime.agent.consensus.replication import HEARTBEAT_EVERY_S, lost_after_s, retry_after_s
@@ -56,8 +56,8 @@ class Link:
         self._look_later(HEARTBEAT_EVERY_S)
 
     @property
-    def progress(self) -> Progress:
-        return Progress(self.acknowledged, self.late[0][1] if self.late else math.inf, self.is_lost)
+    def progress(self) -> FollowerProgress:
+        return FollowerProgress(self.acknowledged, self.late[0][1] if self.late else math.inf, self.is_lost)
 
     def send(self, request: pb.ReplicateRequest) -> None:
         self.pending.MergeFrom(request)

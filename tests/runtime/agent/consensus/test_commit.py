@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kungfu.runtime.agent.consensus.commit import Outcome, Progress, commit_outcome
+from kungfu.runtime.agent.consensus.commit import FollowerProgress, Outcome, commit_outcome
 
-HOLDS, LATE, LATER = Progress(7), Progress(6, late_since=96.0), Progress(6, late_since=94.0)
-LOST, LOST_WITH_IT = Progress(6, late_since=94.0, is_lost=True), Progress(7, is_lost=True)
+HOLDS, LATE, LATER = FollowerProgress(7), FollowerProgress(6, late_since=96.0), FollowerProgress(6, late_since=94.0)
+LOST, LOST_WITH_IT = FollowerProgress(6, late_since=94.0, is_lost=True), FollowerProgress(7, is_lost=True)
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,7 @@ LOST, LOST_WITH_IT = Progress(6, late_since=94.0, is_lost=True), Progress(7, is_
         ((LATER, LOST), "wait"), ((LOST, LOST), "no quorum"), ((), "committed"),
     ],
 )  # fmt: skip
-def test_a_leader_acts_when_a_quorum_holds_the_state_and_late_followers_had_their_time(
-    followers: tuple[Progress, ...], outcome: Outcome
-) -> None:
+def test_a_leader_acts_once_a_quorum_holds_the_state(followers: tuple[FollowerProgress, ...], outcome: Outcome) -> None:
     def is_quorum(hosts: frozenset[int]) -> bool:
         assert 0 in hosts, "the leader holds its own state"
         return len(hosts) > 1

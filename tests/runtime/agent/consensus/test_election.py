@@ -139,7 +139,7 @@ class Parted(HostService):
         return super().RequestVote(request, context) if 1 not in pair or 2 in pair else pb.VoteReply()
 
 
-def test_of_hosts_of_which_each_hears_only_some_a_connected_majority_elects_its_lowest() -> None:
+def test_a_connected_majority_elects_though_a_lower_host_hears_no_majority() -> None:
     """Host 1 is the lowest that host 2 hears, and hears no majority itself."""
     with left(state(0, 1, 2, 3, 4, hosts=5), hosts=5, serving=dict.fromkeys(range(1, 5), Parted)) as (hosts, others):
         results: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()

@@ -85,7 +85,7 @@ class Behind(HostService):
         return super().Replicate(request, context)
 
 
-def test_a_late_agent_is_waited_for_once_and_for_a_heartbeat_if_the_others_are_enough() -> None:
+def test_a_late_agent_is_waited_for_once_if_the_others_are_enough() -> None:
     """An agent that answers, but does not hold the newest state, is not counted on."""
     now, holding = [0.0], set[frozenset[int]]()
 
