@@ -94,8 +94,8 @@ def elect(
         with consensus.waiting():
             votes = _request_votes(others, settings, pre_vote)
         at = ElectionRound(
-            consensus.host, log, votes, now=now, began=began, quorate_at=quorate_at, voted_at=consensus.voted_at,
-            heartbeat_s=settings.deadlines.heartbeat_s,
+            consensus.host, log, votes, now=now, began=began, quorate_at=quorate_at,
+            voted_term=consensus.voted_term, voted_at=consensus.voted_at, heartbeat_s=settings.deadlines.heartbeat_s,
         )  # fmt: skip
         consensus.has_quorum = at.pre_votes.is_quorum
         quorate_at = now if consensus.has_quorum else quorate_at

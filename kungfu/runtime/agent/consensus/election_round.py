@@ -13,6 +13,7 @@ The action is a pure function of an `ElectionRound`; ``election`` requests the v
 | a quorum of pre-votes; a lower host has a quorum too         | wait for the lower host: two candidates might split   |
 |                                                              | the votes                                             |
 | a quorum of pre-votes; a lower host has not counted its own  | wait for its count, for at most ``--heartbeat``       |
+| a quorum of pre-votes; this host has voted for another one   | wait for its messages, for at most ``--heartbeat``    |
 | no quorum of pre-votes                                       | wait for a leader                                     |
 | any, after the deadline                                      | stop: the others may have continued                   |
 
@@ -89,6 +90,7 @@ class ElectionRound:
         now: The time at which this round has begun.
         began: The time at which the first round has begun.
         quorate_at: The beginning of the last round with a quorum of pre-votes, or else of the first round.
+        voted_term: The last term in which this host has voted.
         voted_at: The time of the last vote for another host; that host gets time to lead.
         heartbeat_s: The value of ``--heartbeat``, in seconds.
     """
@@ -99,6 +101,7 @@ class ElectionRound:
     now: float
     began: float
     quorate_at: float
+    voted_term: int
     voted_at: float
     heartbeat_s: float
 
@@ -133,8 +136,9 @@ def next_action(at: ElectionRound) -> Action:
     others = {host: vote for host, vote in at.votes.items() if host in members}
     is_heard = any(vote.hears_leader for vote in others.values())
     has_rival = any(at.is_rival(host, vote) for host, vote in others.items())
-    if not tally.is_quorum or is_heard or has_rival:
+    has_voted = at.now - at.voted_at <= at.heartbeat_s
+    if not tally.is_quorum or is_heard or has_rival or has_voted:
         return "wait"
-    # A voter refuses terms up to the last one in which it has followed or voted.
-    term = max([at.log.term, *(vote.voted_term for vote in others.values())]) + 1
+    # A voter, this host too, refuses terms up to the last one in which it has followed or voted.
+    term = max([at.log.term, at.voted_term, *(vote.voted_term for vote in others.values())]) + 1
     return Stand(term, tally.voters - {at.host})

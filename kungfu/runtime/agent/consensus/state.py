@@ -165,6 +165,11 @@ class ConsensusState:
         return self._clock() - self._heard
 
     @property
+    def voted_term(self) -> int:
+        """The last term in which this agent has voted, for another agent or for itself; 0 before its first vote."""
+        return self._voted[0]
+
+    @property
     def hangs(self) -> bool:
         """True if the main thread has handled one event for longer than ``patience_s``, for example because a disk does
         not answer: this agent then neither leads nor votes, although its other threads continue."""

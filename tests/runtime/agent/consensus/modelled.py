@@ -113,7 +113,7 @@ class Link:
         self.leader.world.after(wait_s, lambda: self.look() if self.sent == sent else None)
 
     def _lose(self) -> None:
-        self.is_lost = True
+        self.is_lost, self.in_flight = True, None  # it is not sent again, to the agent that follows on this host
         self.leader.queue.append(partial(self.leader.lose_host, self.host))
 
 
@@ -234,8 +234,8 @@ class ModelledAgent:
             votes: dict[int, pb.VoteReply] = {}
             yield from self._ask(request, self.world.others(self.host), votes)
             at = ElectionRound(
-                self.host, log, votes, now=now, began=began, quorate_at=quorate_at, voted_at=self.consensus.voted_at,
-                heartbeat_s=HEARTBEAT_S,
+                self.host, log, votes, now=now, began=began, quorate_at=quorate_at,
+                voted_term=self.consensus.voted_term, voted_at=self.consensus.voted_at, heartbeat_s=HEARTBEAT_S,
             )  # fmt: skip
             self.consensus.has_quorum = at.pre_votes.is_quorum
             quorate_at = now if self.consensus.has_quorum else quorate_at

@@ -22,7 +22,7 @@ def vote(has_quorum: bool | None = False, *, version: int = 4, text: bytes = TEX
 
 
 def action(host: int, votes: dict[int, pb.VoteReply], **given: Any) -> Action:
-    times = {"now": 100.0, "began": 100.0, "quorate_at": 100.0, "voted_at": -math.inf, **given}
+    times = {"now": 100.0, "began": 100.0, "quorate_at": 100.0, "voted_term": 1, "voted_at": -math.inf, **given}
     return next_action(ElectionRound(host, HELD, votes, **times, heartbeat_s=5.0))
 
 
@@ -55,6 +55,12 @@ def test_a_lower_host_has_a_heartbeat_to_count_its_pre_votes() -> None:
     votes = {1: vote(None), 3: vote(), 4: vote()}
     assert action(2, votes, now=105.0) == "wait"
     assert action(2, votes, now=105.1) == Stand(2, frozenset({1, 3, 4}))
+
+
+def test_a_host_that_has_voted_for_another_one_waits_a_heartbeat_and_stands_in_a_later_term() -> None:
+    votes = {3: vote(), 4: vote()}
+    assert action(2, votes, voted_term=7, voted_at=99.0, now=104.0) == "wait"
+    assert action(2, votes, voted_term=7, voted_at=99.0, now=104.1) == Stand(8, frozenset({3, 4}))
 
 
 def test_pre_votes_are_counted_under_the_newest_log() -> None:
