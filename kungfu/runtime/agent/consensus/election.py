@@ -98,7 +98,7 @@ def elect(
             voted_term=consensus.voted_term, voted_at=consensus.voted_at, heartbeat_s=settings.deadlines.heartbeat_s,
         )  # fmt: skip
         consensus.has_quorum = at.pre_votes.is_quorum
-        quorate_at = now if consensus.has_quorum else quorate_at
+        quorate_at = now if at.is_quorate else quorate_at
         action = next_action(at)
         if isinstance(action, Stand) and consensus.leader is None:
             with consensus.waiting():

@@ -15,7 +15,7 @@ The action is a pure function of an `ElectionRound`; ``election`` requests the v
 | a quorum of pre-votes; a lower host has not counted its own  | wait for its count, for at most ``--heartbeat``       |
 | a quorum of pre-votes; this host has voted for another one   | wait for its messages, for at most ``--heartbeat``    |
 | no quorum of pre-votes                                       | wait for a leader                                     |
-| any, after the deadline                                      | stop: the others may have continued                   |
+| the round is not quorate, after the deadline                 | stop: the others may have continued                   |
 
 The lowest host among *those with a quorum of pre-votes* stands. The lowest host among those that answer would not do:
 if it reaches some hosts but no quorum, it never wins, and a connected quorum of others would wait for it.
@@ -89,7 +89,7 @@ class ElectionRound:
         votes: The replies to the pre-vote, by host.
         now: The time at which this round has begun.
         began: The time at which the first round has begun.
-        quorate_at: The beginning of the last round with a quorum of pre-votes, or else of the first round.
+        quorate_at: The beginning of the last round that `is_quorate`, or else of the first round.
         voted_term: The last term in which this host has voted.
         voted_at: The time of the last vote for another host; that host gets time to lead.
         heartbeat_s: The value of ``--heartbeat``, in seconds.
@@ -112,9 +112,19 @@ class ElectionRound:
         return count_votes(self.host, self.log, lost)
 
     @property
+    def is_quorate(self) -> bool:
+        """True if this host may belong to a quorum: its pre-votes are one, or, for four times ``--heartbeat``, a quorum
+        of members has answered. Those that still hear the leader lose it too, or the leader declares this host lost."""
+        if self.pre_votes.is_quorum:
+            return True
+        members = {host: vote for host, vote in self.votes.items() if not vote.fenced}
+        has_time = self.now - self.began <= 4 * self.heartbeat_s
+        return has_time and count_votes(self.host, self.log, members).is_quorum
+
+    @property
     def deadline(self) -> float:
-        """The time after which this host stops: twice ``--heartbeat`` after the last round with a quorum of pre-votes,
-        or after the last vote for another host; votes count for four times ``--heartbeat`` from the first round on."""
+        """The time after which this host stops: twice ``--heartbeat`` after the last round that `is_quorate`, or after
+        the last vote for another host; votes count for four times ``--heartbeat`` from the first round on."""
         voted_at = min(self.voted_at, self.began + 4 * self.heartbeat_s)
         return max(self.quorate_at, voted_at) + 2 * self.heartbeat_s
 
@@ -129,7 +139,7 @@ def next_action(at: ElectionRound) -> Action:
     """Decides on the action of a host after its pre-vote; see the table of this module."""
     if any(vote.fenced for vote in at.votes.values()):
         return "fenced"
-    if at.now > at.deadline:
+    if at.now > at.deadline and not at.is_quorate:
         return "no quorum"
     tally = at.pre_votes
     members = tally.log.snapshot.cluster.hosts.known if tally.log.snapshot is not None else frozenset(at.votes)

@@ -252,7 +252,7 @@ class ConsensusState:
             return self.leader
 
     def close(self) -> None:
-        """Ends all waits for a leader, because this agent ends."""
+        """Ends all waits for a leader and gives up the vote, because this agent ends."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -287,8 +287,8 @@ class ConsensusState:
         log; no message of a leader is handled meanwhile."""
         with self._changed:
             log, cluster, voted = self.log, self.cluster, max(self.term, self._voted[0])
-            # This agent is not in that job, or could not follow the new leader: it has no vote.
-            if request.job != self.job or cluster is None or self.hangs:
+            # This agent is not in that job, or could not follow the new leader, or ends: it has no vote.
+            if request.job != self.job or cluster is None or self.hangs or self._closed:
                 return pb.VoteReply()
             reply = pb.VoteReply(
                 term=log.term, version=log.version, state=log.encoded, requests=log.requests, voted_term=voted

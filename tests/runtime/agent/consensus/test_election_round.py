@@ -87,3 +87,9 @@ def test_pre_votes_are_counted_under_the_newest_log() -> None:
 )  # fmt: skip
 def test_who_hears_no_quorum_stops_after_two_heartbeats(times: dict[str, float], expected: Action) -> None:
     assert action(2, {3: vote()}, **times) == expected
+
+
+def test_who_reaches_a_quorum_waits_until_the_others_lose_the_leader_too_or_one_leads() -> None:
+    hearing, voting = {1: HEARS, 3: HEARS}, {1: vote(True), 3: vote()}
+    assert [action(2, votes, now=120.0) for votes in (hearing, voting)] == ["wait", "wait"]
+    assert [action(2, votes, now=120.1) for votes in (hearing, voting)] == ["no quorum", "wait"]

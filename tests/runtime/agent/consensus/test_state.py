@@ -54,6 +54,16 @@ def test_an_agent_votes_once_in_a_term() -> None:
     assert consensus.append(message(2)).startswith("this host follows another")
 
 
+def test_an_agent_that_ends_has_no_vote_and_keeps_nobody_from_electing() -> None:
+    """It may end for a while: its peers have time to end too."""
+    consensus = ConsensusState(1)
+    assert consensus.append(message(1, version=1)) == ""
+    pre_vote = pb.VoteRequest(job="job", host=2)
+    assert consensus.answer_vote(pre_vote).hears_leader
+    consensus.close()
+    assert consensus.answer_vote(pre_vote) == pb.VoteReply()
+
+
 def test_a_message_of_another_job_is_refused() -> None:
     consensus, other = ConsensusState(1), message(2)
     assert consensus.append(message(1)) == ""
