@@ -72,6 +72,20 @@ class Ending:
     leaves: bool = False
     raised: Mapping[int, str] = field(default_factory=dict)
 
+    @classmethod
+    def from_message(cls, end: pb.JobEnd, *, leaves: bool = False) -> Ending:
+        """The ending of a host that is told the end of the job."""
+        failure = Failure(end.peer, end.why, end.code, tuple(end.output), end.chosen) if end.failed else None
+        return cls(end.code, failure, leaves)
+
+    def to_message(self) -> pb.JobEnd:
+        """The end of the job for other hosts."""
+        said = self.failure or Failure(-1, "", self.code)
+        return pb.JobEnd(
+            code=self.code, failed=self.failure is not None, why=said.text, peer=said.peer, output=said.output,
+            chosen=said.chosen,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class SignalReceived:

@@ -8,7 +8,6 @@ from typing import Any
 from kungfu.runtime.agent.consensus.consensus_service import LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits
-from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import to_spawn
 
@@ -63,9 +62,7 @@ class Follower:
                 self._context.supervisor.kill(peer)
         # The job is over, or this host was released.
         if request.HasField("end"):
-            end = request.end
-            failure = Failure(end.peer, end.why, end.code, tuple(end.output), end.chosen) if end.failed else None
-            return Ending(end.code, failure, leaves=request.leaves)
+            return Ending.from_message(request.end, leaves=request.leaves)
         # The leader leaves the job, which may continue: its followers elect another leader, unless one leads already.
         if request.leaves and request.term == self._context.consensus.term:
             self._context.consensus.lose_leader()

@@ -25,7 +25,6 @@ from kungfu.runtime.agent.controller.peer_client import FormationFailed, NotifyF
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import UNBOUNDED, Cluster, Hosts
 from kungfu.runtime.core.cluster.transitions import start_job
-from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.requests.request_log import current
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_peer
@@ -114,14 +113,8 @@ class Leader:
     def close(self, ending: Ending | None) -> None:
         """Notifies the followers that the job has ended, or that this agent leaves and they must elect another leader.
         ``ending`` is the ending of this host's part of the job; ``None`` if this agent has failed."""
-        end = None
-        # The whole job has ended, not only this host's part of it.
-        if ending is not None and not ending.leaves:
-            said = ending.failure or Failure(-1, "", ending.code)
-            end = pb.JobEnd(
-                code=ending.code, failed=ending.failure is not None, why=said.text, peer=said.peer, output=said.output,
-                chosen=said.chosen,
-            )  # fmt: skip
+        # The whole job has ended, or only this host's part of it.
+        end = None if ending is None or ending.leaves else ending.to_message()
         self._context.recorder.replicate = lambda records: None  # the links are about to close
         self._controller.replicator.broadcast(pb.ReplicateRequest(end=end, leaves=end is None))
         self._controller.replicator.close()
@@ -233,8 +226,7 @@ class Leader:
             event = events.HostNoticedEvent(host=host, name=self._job.hosts[host].name, signal=named)
             self._controller.record(event, shown=True)
             return self._controller.decide(decided.HostNoticed(host))
-        self._controller.record(events.EndedEvent(reason=named, host=host if self._has_followers else None))
-        return Ending(128 + number)
+        return self._controller.end(Ending(128 + number), host=host if self._has_followers else None)
 
     def _on_host_lost(self, lost: decided.HostLost) -> Ending | None:
         host, how = lost.host, lost.how
@@ -266,6 +258,9 @@ class Leader:
         # The voters must hold the state under this term before anything is decided.
         if (ending := self._controller.replicate()) is not None:
             return ending
+        # The previous leader has ended the job, and may not have told all hosts.
+        if elected.snapshot.end:
+            return self._controller.end(Ending.from_message(pb.JobEnd.FromString(elected.snapshot.end)))
         self._reconcile(HostReported(self._job.own_host, tuple(self._context.supervisor.started)))
         ending = self._controller.decide(decided.LeaderTookOver())
         # Hosts that did not answer in the election are lost with the leader.

@@ -35,6 +35,8 @@ class JobSnapshot:
         pids: The process id of each peer, by its id.
         last_events: The number of the last event that each host has reported.
         incarnations: The last admitted agent of each host, identified by a random number drawn when the agent started.
+        end: The end of the job, a serialized ``JobEnd``; empty while the job goes on. A leader tells the end to other
+            hosts once a quorum holds it, and a leader that takes over a state with an end ends the job with it.
     """
 
     cluster: Cluster
@@ -42,6 +44,7 @@ class JobSnapshot:
     pids: Mapping[int, int] = field(default_factory=dict)
     last_events: Mapping[int, int] = field(default_factory=dict)
     incarnations: Mapping[int, str] = field(default_factory=dict)
+    end: bytes = b""
 
 
 def serialize_snapshot(snapshot: JobSnapshot) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -50,7 +51,7 @@ class JobController:
         else:
             snapshot, term, version = JobSnapshot(Cluster(context.job.limits, hosts=Hosts(slots={}))), 1, 0
         self.cluster, self.last_events = snapshot.cluster, dict(snapshot.last_events)
-        self.incarnations = dict(snapshot.incarnations)
+        self.incarnations, self._end = dict(snapshot.incarnations), snapshot.end
         # The last cluster that every follower has acknowledged, and all later clusters.
         self._uncommitted: tuple[Cluster, ...] = elected.uncommitted if elected else (self.cluster,)
         self.requests = RequestHandler(
@@ -121,7 +122,7 @@ class JobController:
             return None
         self.executor.forget_all_but(self.cluster.alive)
         snapshot = JobSnapshot(
-            self.cluster, self.executor.addresses, self.executor.pids, self.last_events, self.incarnations
+            self.cluster, self.executor.addresses, self.executor.pids, self.last_events, self.incarnations, self._end
         )
         requests = self._encoder.encode(self.requests.request_log)
         self._uncommitted = (*self._uncommitted, self.cluster)
@@ -153,6 +154,7 @@ class JobController:
             f"lost {names}, without which this host has no majority of the peers of view {self.cluster.view.version}: "
             "the others may continue without it, so it stops"
         )
+        self._context.recorder.replicate = lambda records: None  # the record of the others does not end here
         self.record(FailedEvent(peer=-1, error=why, code=NO_QUORUM_CODE))
         # Followers that still hear this leader may be part of a quorum: they elect another leader, and do not end.
         return Ending(NO_QUORUM_CODE, Failure(-1, why, NO_QUORUM_CODE), leaves=True)
@@ -166,17 +168,31 @@ class JobController:
             case decided.Fail():
                 return self.fail(command)
             case decided.Done():
-                self.record(EndedEvent(reason="training is over"))
-                return Ending(0)
+                return self.end(Ending(0))
             case _:
                 self.executor.perform(command, self.cluster)
         return None
 
     def fail(self, command: decided.Fail) -> Ending:
-        """Records the root failure of a job that cannot continue, and returns the ending."""
+        """Finds the root failure of a job that cannot continue, and ends the job with it."""
         failure = root_cause(self._context, command, self.cluster, self.executor.tails)
-        self.record(FailedEvent(peer=failure.peer, error=failure.text, code=failure.code))
-        return Ending(failure.code, failure)
+        return self.end(Ending(failure.code, failure))
+
+    def end(self, ending: Ending, *, host: int | None = None) -> Ending:
+        """Ends the whole job with ``ending`` once a quorum holds the end. Without a quorum the others may have another
+        leader: then only this host's part ends, and that ending is returned. ``host`` is the host of a signal."""
+        self._end = ending.to_message().SerializeToString()
+        if (alone := self.replicate()) is not None:
+            return alone
+        # The previous leader has ended the job, and was lost before it had told all hosts.
+        if self._context.recorder.has_ended:
+            return ending
+        if (failure := ending.failure) is not None:
+            self.record(FailedEvent(peer=failure.peer, error=failure.text, code=failure.code))
+        else:
+            reason = signal.Signals(ending.code - 128).name if ending.code else "training is over"
+            self.record(EndedEvent(reason=reason, host=host))
+        return ending
 
     def _release(self, host: int) -> Ending | None:
         self.record(HostLeftEvent(host=host, name=self._job.hosts[host].name, why="its peers have left"), shown=True)

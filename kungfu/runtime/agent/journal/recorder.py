@@ -17,7 +17,16 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from kungfu.event_log.codec import event_to_line, pack_event, row_in, unpack_event
-from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent, PeerEndedEvent, UndefinedEvent
+from kungfu.event_log.events import (
+    AnyEvent,
+    EndedEvent,
+    FailedEvent,
+    FinishedEvent,
+    GapEvent,
+    LoggedEvent,
+    PeerEndedEvent,
+    UndefinedEvent,
+)
 from kungfu.event_log.numbers import as_float
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.journal.journal import Journal
@@ -62,6 +71,7 @@ class HostRecorder:
     Attributes:
         replicate: Sends all records to the other hosts while this agent leads.
         ended: The ids of the peers whose end is recorded.
+        has_ended: True if the end of the job is recorded.
     """
 
     def __init__(self, journal: Journal, console: Console, *, listeners: Sequence[RecordListener] = ()) -> None:
@@ -74,6 +84,7 @@ class HostRecorder:
         # The peers with a recorded end of training, each with the phase.
         self._finished: set[tuple[int, int]] = set()
         self.ended: set[int] = set()
+        self.has_ended = False
 
     def event(self, event: LoggedEvent, *, shown: bool = False) -> pb.Records:
         """Records an event of the leader, and shows it if ``shown``; returns the records for the other hosts."""
@@ -150,6 +161,7 @@ class HostRecorder:
             self._finished.add((event.peer, event.phase))
         elif isinstance(event, PeerEndedEvent):
             self.ended.add(event.peer)
+        self.has_ended = self.has_ended or isinstance(event, EndedEvent | FailedEvent)
 
 
 def _event_or_gap(packed: bytes, now: float) -> AnyEvent:
