@@ -87,8 +87,7 @@ class Leader:
                 return self._on_admission(event)
             # A follower has heard this leader for the first time.
             case HostReported():
-                self._reconcile(event)
-                return None
+                return self._reconcile(event)
             case decided.HostLost():
                 return self._on_host_lost(event)
             case FormationFailed(error):
@@ -235,8 +234,9 @@ class Leader:
         # The host was released.
         if host not in hosts.known:
             return None
-        # Without the host this leader has no quorum: the others may elect another leader.
-        if (ending := self._controller.end_without_quorum()) is not None:
+        # Without the host this leader has no quorum, or hears no quorum: the others may elect another leader.
+        ending = self._controller.end_without_quorum() or self._controller.replicate(anew=True)
+        if ending is not None:
             return ending
         self._controller.record(events.HostLostEvent(host=host, name=self._job.hosts[host].name, why=how), shown=True)
         # The peers of that host are lost with it.
@@ -261,8 +261,8 @@ class Leader:
         # The previous leader has ended the job, and may not have told all hosts.
         if elected.snapshot.end:
             return self._controller.end(Ending.from_message(pb.JobEnd.FromString(elected.snapshot.end)))
-        self._reconcile(HostReported(self._job.own_host, tuple(self._context.supervisor.started)))
-        ending = self._controller.decide(decided.LeaderTookOver())
+        own_report = HostReported(own, tuple(self._context.supervisor.started), os.getpid())
+        ending = self._reconcile(own_report) or self._controller.decide(decided.LeaderTookOver())
         # Hosts that did not answer in the election are lost with the leader.
         for number in sorted(self.cluster.hosts.known - elected.reached):
             lost = decided.HostLost(number, "its agent has ended or cannot be reached")
@@ -273,11 +273,11 @@ class Leader:
         # The request under way is completed if the view is as requested, and sent again otherwise.
         return self._controller.handle_request(decided.ViewStarted(self.cluster.view))
 
-    def _reconcile(self, event: HostReported) -> None:
+    def _reconcile(self, event: HostReported) -> Ending | None:
         """Performs the last decisions of the previous leader for one host, if they were not performed yet."""
         # The leader that founded the job has performed all its decisions.
         if self._elected is None:
-            return
+            return None
         here = {peer for peer in self._inherited if self.cluster.hosts.of.get(peer, 0) == event.host}
         # Peers that were never started count as killed.
         for peer in sorted(here - set(event.started)):
@@ -286,6 +286,12 @@ class Leader:
         # Peers that were never killed are killed now.
         for peer in sorted(set(event.started) - self.cluster.alive):
             self._controller.executor.kill(peer, host=event.host)
+        # The host is a member, or was lost or released meanwhile.
+        if event.host in self.cluster.hosts.known or event.host not in self._controller.replicator.reachable:
+            return None
+        # The removal of the host was not committed: it joins again, without its peers.
+        self._record_host(event.host, event.pid)
+        return self._add_host(event.host, threads=0)
 
 
 def _awaits(cluster: Cluster) -> bool:

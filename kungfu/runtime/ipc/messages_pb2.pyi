@@ -665,10 +665,12 @@ class JobEnd(_message.Message):
     def __init__(self, code: _Optional[int] = ..., why: _Optional[str] = ..., peer: _Optional[int] = ..., failed: bool = ..., output: _Optional[_Iterable[str]] = ..., chosen: bool = ...) -> None: ...
 
 class ReplicateReply(_message.Message):
-    __slots__ = ("started",)
+    __slots__ = ("started", "pid")
     STARTED_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
     started: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, started: _Optional[_Iterable[int]] = ...) -> None: ...
+    pid: int
+    def __init__(self, started: _Optional[_Iterable[int]] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class VoteRequest(_message.Message):
     __slots__ = ("job", "term", "host", "binding", "log_term", "log_version")

@@ -14,7 +14,10 @@ from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from kungfu.event_log.events import LoggedEvent
+import pytest
+
+from kungfu.event_log.codec import unpack_event
+from kungfu.event_log.events import FailedEvent, HostLostEvent, LeaderEvent, LoggedEvent
 from kungfu.runtime.agent.consensus.consensus_service import (
     AdmissionRequested,
     HostService,
@@ -23,7 +26,7 @@ from kungfu.runtime.agent.consensus.consensus_service import (
 )
 from kungfu.runtime.agent.consensus.election import Elected, elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
-from kungfu.runtime.agent.consensus.state import parse_request_log, parse_snapshot
+from kungfu.runtime.agent.consensus.state import parse_request_log, parse_snapshot, serialize_snapshot
 from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import HostRecorder
@@ -31,7 +34,7 @@ from kungfu.runtime.agent.leader import Leader
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.events import HostLost
-from kungfu.runtime.core.failure import NO_QUORUM_CODE
+from kungfu.runtime.core.failure import NO_QUORUM_CODE, Failure
 from kungfu.runtime.core.request import Asked, Resize, SetLimits
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -132,10 +135,62 @@ def test_a_leader_that_lost_its_majority_leaves_and_ends_nobody_who_still_hears_
             assert ending is not None
             assert ending.code == NO_QUORUM_CODE
             leader.close(ending)
-            said = two.heard.get(timeout=180.0).request
-            while not said.leaves:
-                assert not said.HasField("end"), "it may be one of a majority with host 3"
-                said = two.heard.get(timeout=180.0).request
+            said = said_to(two)
+    assert said[-1].leaves
+    assert not any(message.HasField("end") for message in said), "it may be one of a majority with host 3"
+    recorded = [unpack_event(one.event) for message in said for records in message.reports for one in records.records]
+    assert [type(event) for event in recorded] == [LeaderEvent, HostLostEvent], "no end of the job"
+    assert [line["code"] for line in events_in(tmp_path) if line["event"] == "failed"] == [NO_QUORUM_CODE]
+
+
+def said_to(agent: Agent) -> list[pb.ReplicateRequest]:
+    """The messages of a leader up to the one with which it ends."""
+    said = [agent.heard.get(timeout=180.0).request]
+    while not said[-1].leaves and not said[-1].HasField("end"):
+        said.append(agent.heard.get(timeout=180.0).request)
+    return said
+
+
+def test_a_leader_that_no_quorum_follows_gives_up_no_host(tmp_path: Path) -> None:
+    with left(state(1, 2, 3, hosts=4), hosts=4) as (hosts, (one, two, three)):
+        for agent in (two, three):
+            agent.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, _):
+            assert leader.begin() is None
+            assert two.consensus.grant_vote(9, 2)
+            ending = leader.handle(HostLost(3, "it was cut off"))
+            assert ending is not None
+            assert (ending.code, 3 in leader.cluster.hosts.known) == (NO_QUORUM_CODE, True)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_leader_that_takes_over_the_end_of_a_job_tells_it_again(tmp_path: Path, is_recorded: bool) -> None:
+    ending = Ending(1, Failure(2, "rank 2 (peer 2): exit code 1", 1, ("ValueError",)))
+    ended = replace(parse_snapshot(state(1, 2, 2, hosts=3)), end=ending.to_message().SerializeToString())
+    with left(serialize_snapshot(ended)) as (hosts, (one, two)):
+        two.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, context):
+            if is_recorded:
+                context.recorder.event(FailedEvent(peer=2, error="rank 2 (peer 2): exit code 1", code=1))
+            assert leader.begin() == ending
+            leader.close(ending)
+            assert Ending.from_message(said_to(two)[-1].end) == ending
+    assert [line["peer"] for line in events_in(tmp_path) if line["event"] == "failed"] == [2]
+
+
+@pytest.mark.parametrize("removed", [1, 2])
+def test_a_host_whose_removal_no_quorum_has_acknowledged_joins_again(tmp_path: Path, removed: int) -> None:
+    with left(state(1, 1, 2, hosts=3)) as (hosts, others):
+        one, two = others
+        follow(others[2 - removed], state(1, 1, 2, hosts=3, gone=frozenset({removed})), version=2)
+        two.consensus.lose_leader()
+        with taking_over(one, hosts, tmp_path) as (leader, context):
+            assert leader.begin() is None
+            while leader.cluster.hosts.known != {1, 2}:
+                event = context.next_event(180.0)
+                assert event is not None
+                assert leader.handle(event) is None
+    assert [line["host"] for line in events_in(tmp_path) if line["event"] == "host"] == [removed]
 
 
 @contextmanager

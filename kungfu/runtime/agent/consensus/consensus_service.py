@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -88,7 +89,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         # A message that is repeated, because its first reply was lost, is acknowledged but not performed again.
         if self._consensus.is_new(request):
             self._put(ReplicateReceived(request))
-        return pb.ReplicateReply(started=self._started())
+        return pb.ReplicateReply(started=self._started(), pid=os.getpid())
 
     def RequestVote(self, request: pb.VoteRequest, context: Any) -> pb.VoteReply:  # noqa: N802 - gRPC's name
         consensus = self._consensus

@@ -38,7 +38,8 @@ class Elected:
         request_log: The requests of people and schedulers, with their results.
         voters: The hosts that voted for this agent, including its own.
         reached: The members that answered this agent's pre-vote, including its own host. All of them follow, also a
-            host that voted for itself at the same time: without it the next loss of a host might cost the quorum.
+            host that voted for itself at the same time: without it the next loss of a host might cost the quorum. A
+            host that the snapshot does not count, because its removal was not committed, joins again.
         uncommitted: The states of the cluster that a follower may still hold until it acknowledges this state.
     """
 
@@ -142,8 +143,7 @@ def elected_by(
     # agent has voted for the candidate of a later term.
     if not tally.is_quorum or log.snapshot is None or not consensus.become_leader(consensus.job, term):
         return None
-    members = log.snapshot.cluster.hosts.known & {consensus.host, *reached}
-    requests = parse_request_log(log.requests)
+    members, requests = log.members & {consensus.host, *reached}, parse_request_log(log.requests)
     return Elected(term, log.version, log.snapshot, requests, tally.voters, members, log.possible_clusters)
 
 

@@ -46,7 +46,7 @@ class Tally:
 
     Args:
         log: The newest log among the voters.
-        voters: The hosts that vote for this host, including its own, as far as they are members according to ``log``.
+        voters: The counted hosts that vote for this host, including its own, all of them members according to ``log``.
     """
 
     log: FollowerLog
@@ -59,18 +59,28 @@ class Tally:
 
 
 def count_votes(host: int, log: FollowerLog, votes: Mapping[int, pb.VoteReply]) -> Tally:
-    """Counts the votes for ``host``, which holds ``log``, under the newest log among the voters."""
+    """Counts the votes for ``host``, which holds ``log``, under the newest log among the voters.
+
+    If they are no quorum under that log, its holders are not counted, as if their replies were lost: without them the
+    others may be a quorum under an older log, and then no quorum holds the newest one.
+    """
     newest = max(votes.values(), key=lambda vote: (vote.term, vote.version), default=None)
-    # A voter holds a newer state: its membership counts, so this host adopts the state before it counts the quorum.
-    if newest is not None and (newest.term, newest.version) > (log.term, log.version):
-        log = log.with_state(newest.term, newest.version, newest.state, newest.requests)
-    voters = frozenset({host, *votes})
-    return Tally(log, voters if log.snapshot is None else log.snapshot.cluster.hosts.known & voters)
+    # No voter holds a newer state.
+    if newest is None or (newest.term, newest.version) <= (log.term, log.version):
+        return Tally(log, log.members & {host, *votes})
+    # The membership of the newest state counts, so this host adopts the state before it counts the quorum.
+    adopted = log.with_state(newest.term, newest.version, newest.state, newest.requests)
+    tally = Tally(adopted, adopted.members & {host, *votes})
+    if tally.is_quorum:
+        return tally
+    older = {one: vote for one, vote in votes.items() if (vote.term, vote.version) < (newest.term, newest.version)}
+    without = count_votes(host, log, older)
+    return without if without.is_quorum else tally
 
 
 @dataclass(frozen=True)
 class Stand:
-    """The action of a candidate: requests the votes of the ``voters`` in ``term``."""
+    """The action of a candidate: requests the votes of the ``voters``, all members that it reaches, in ``term``."""
 
     term: int
     voters: frozenset[int]
@@ -142,8 +152,7 @@ def next_action(at: ElectionRound) -> Action:
     if at.now > at.deadline and not at.is_quorate:
         return "no quorum"
     tally = at.pre_votes
-    members = tally.log.snapshot.cluster.hosts.known if tally.log.snapshot is not None else frozenset(at.votes)
-    others = {host: vote for host, vote in at.votes.items() if host in members}
+    others = {host: vote for host, vote in at.votes.items() if host in tally.log.members}
     is_heard = any(vote.hears_leader for vote in others.values())
     has_rival = any(at.is_rival(host, vote) for host, vote in others.items())
     has_voted = at.now - at.voted_at <= at.heartbeat_s
@@ -151,4 +160,4 @@ def next_action(at: ElectionRound) -> Action:
         return "wait"
     # A voter, this host too, refuses terms up to the last one in which it has followed or voted.
     term = max([at.log.term, at.voted_term, *(vote.voted_term for vote in others.values())]) + 1
-    return Stand(term, tally.voters - {at.host})
+    return Stand(term, frozenset(others))

@@ -48,10 +48,12 @@ def lost_after_s(deadlines: Deadlines) -> float:
 
 @dataclass(frozen=True)
 class HostReported:
-    """The agent of ``host`` received this leader's first message; ``started`` lists all peers started by this agent."""
+    """The agent of ``host``, with this process id, received this leader's first message; ``started`` lists all peers
+    started by this agent."""
 
     host: int
     started: tuple[int, ...]
+    pid: int
 
 
 class FollowerLink:
@@ -142,7 +144,7 @@ class FollowerLink:
                 return
             # The reply lists the started peers: a new leader compares them with the decisions so far.
             if is_first:
-                self._put(HostReported(self.number, tuple(reply.started)))
+                self._put(HostReported(self.number, tuple(reply.started), reply.pid))
                 is_first = False
 
     def _next_message(self) -> pb.ReplicateRequest | None:
@@ -270,8 +272,9 @@ class Replicator:
             link.send(request)
 
     def commit(
-        self, state: bytes, requests: bytes = b"", *, is_quorum: Callable[[frozenset[int]], bool] = lambda hosts: True
-    ) -> Outcome:
+        self, state: bytes, requests: bytes = b"", *, is_quorum: Callable[[frozenset[int]], bool] = lambda hosts: True,
+        anew: bool = False,
+    ) -> Outcome:  # fmt: skip
         """Replicates ``state`` and waits until it is safe to act on it, or no quorum can acknowledge it.
 
         Args:
@@ -279,6 +282,7 @@ class Replicator:
             requests: The encoded request log.
             is_quorum: Returns True if the hosts that have acknowledged the state are a quorum. A follower that replies,
                 but holds an older state, does not count.
+            anew: True if the state must be acknowledged anew although it has not changed.
 
         Returns:
             "committed" if every follower has acknowledged the state, "quorum" if enough of them have, else "no quorum".
@@ -287,7 +291,7 @@ class Replicator:
             Followers that are late delay the return by at most ``--heartbeat`` if the others are a quorum.
         """
         # A new state is sent to all followers, with the request log only if the log has changed.
-        if (state, requests) != (self._state, self._requests):
+        if anew or (state, requests) != (self._state, self._requests):
             news = b"" if requests == self._requests else requests
             self._state, self._requests, self._version = state, requests, self._version + 1
             self.broadcast(pb.ReplicateRequest(state=state, requests=news, version=self._version))

@@ -117,6 +117,11 @@ class FollowerLog:
         """Every cluster that may be valid: the last committed cluster and all later ones."""
         return tuple(cluster for _, cluster in self.uncommitted)
 
+    @property
+    def members(self) -> frozenset[int]:
+        """The hosts of any cluster that may be valid: a host whose removal is not committed may still be a member."""
+        return frozenset().union(*(cluster.hosts.known for cluster in self.possible_clusters))
+
 
 class ConsensusState:
     """The term, the leader, the vote and the log of the agent on ``host``, shared by all threads of the agent.
@@ -300,8 +305,10 @@ class ConsensusState:
             if self.has_quorum is not None:
                 reply.has_quorum = self.has_quorum
             is_newer = (log.term, log.version) > (request.log_term, request.log_version)
-            # The candidate was declared lost while it could not be reached: it must stop.
-            if is_newer and request.host not in cluster.hosts.known:
+            members = log.members if self.leader is None else cluster.hosts.known
+            # The candidate was declared lost while it could not be reached: it must stop. If the leader that removed it
+            # is lost too, the removal must be committed.
+            if is_newer and request.host not in members:
                 reply.fenced = True
             # This agent still hears the leader, so it does not vote.
             elif self.leader is not None:

@@ -115,8 +115,9 @@ class JobController:
 
     # ---- consensus with the followers --------------------------------------------------------------------------------
 
-    def replicate(self) -> Ending | None:
-        """Replicates the state; returns the ending of this host's part if no quorum acknowledges the state."""
+    def replicate(self, *, anew: bool = False) -> Ending | None:
+        """Replicates the state; returns the ending of this host's part if no quorum acknowledges the state. With
+        ``anew`` a quorum must answer now: followers might hear, and hold, what a leader decides that hears nobody."""
         # A job on one host ends with its agent: no other agent needs the state.
         if len(self._job.hosts) == 1:
             return None
@@ -124,10 +125,10 @@ class JobController:
         snapshot = JobSnapshot(
             self.cluster, self.executor.addresses, self.executor.pids, self.last_events, self.incarnations, self._end
         )
-        requests = self._encoder.encode(self.requests.request_log)
+        state, requests = serialize_snapshot(snapshot), self._encoder.encode(self.requests.request_log)
         self._uncommitted = (*self._uncommitted, self.cluster)
         with self._context.consensus.waiting():
-            outcome = self.replicator.commit(serialize_snapshot(snapshot), requests, is_quorum=self._is_quorum)
+            outcome = self.replicator.commit(state, requests, is_quorum=self._is_quorum, anew=anew)
         # Every follower holds the state: no earlier state counts any more.
         if outcome == "committed":
             self._uncommitted = (self.cluster,)
@@ -181,8 +182,11 @@ class JobController:
     def end(self, ending: Ending, *, host: int | None = None) -> Ending:
         """Ends the whole job with ``ending`` once a quorum holds the end. Without a quorum the others may have another
         leader: then only this host's part ends, and that ending is returned. ``host`` is the host of a signal."""
-        self._end = ending.to_message().SerializeToString()
-        if (alone := self.replicate()) is not None:
+        alone = self.replicate(anew=True)
+        if alone is None:
+            self._end = ending.to_message().SerializeToString()
+            alone = self.replicate()
+        if alone is not None:
             return alone
         # The previous leader has ended the job, and was lost before it had told all hosts.
         if self._context.recorder.has_ended:

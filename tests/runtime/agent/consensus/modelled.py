@@ -23,7 +23,7 @@ from kungfu.runtime.agent.consensus.election import Elected, elected_by
 from kungfu.runtime.agent.consensus.election_round import Action, ElectionRound, Stand, has_quorum, next_action
 from kungfu.runtime.agent.consensus.replication import HEARTBEAT_EVERY_S, lost_after_s, retry_after_s
 from kungfu.runtime.agent.consensus.state import ConsensusState, JobSnapshot, parse_snapshot, serialize_snapshot
-from kungfu.runtime.core.cluster.cluster import Cluster, Hosts
+from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.placement import has_majority
 from kungfu.runtime.core.requests.request_log import RequestLog
 from kungfu.runtime.core.view import Peer, View
@@ -31,26 +31,29 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Deadlines
 from tests.runtime.agent.consensus.agents import state
 
-HEARTBEAT_S = 2.0
-DEADLINES = Deadlines(heartbeat_s=HEARTBEAT_S)
-RETRY_S, LOST_S = retry_after_s(DEADLINES), lost_after_s(DEADLINES)
-VOTES_WITHIN_S, BETWEEN_ROUNDS_S, LOOK_S, TICK_S = 1.0, 0.2, 0.2, 0.25
-# A leader without a quorum finds it out within --heartbeat and two attempts, unless its main loop stops: then it is
-# silent after another --heartbeat. Others miss it after LOST_S, wait for one that does not count for --heartbeat, and
-# need a round to know each other, one for the votes, and a third one if the votes were split.
-LEADER_WITHIN_S = 3 * HEARTBEAT_S + 3 * RETRY_S + LOST_S + 3 * (VOTES_WITHIN_S + BETWEEN_ROUNDS_S)
+# All times are multiples of a power of two, so that their sums are exact.
+HEARTBEAT_S, VOTES_WITHIN_S, TICK_S, STEP_S = 1.5, 1.0, 0.25, 1 / 64
+RETRY_S, LOST_S = retry_after_s(Deadlines(heartbeat_s=HEARTBEAT_S)), lost_after_s(Deadlines(heartbeat_s=HEARTBEAT_S))
+ROUND_S = VOTES_WITHIN_S + TICK_S
+# The time after which a message is answered, or its receiver lost; the leader knows it one tick later.
+ANSWERED_S = HEARTBEAT_S + 2 * RETRY_S + TICK_S
+# A leader without a quorum finds it out within ANSWERED_S, unless its main loop stops: then it is silent after another
+# --heartbeat. Others miss it after LOST_S, wait for one that does not count for --heartbeat, and need a round to know
+# each other, one for the votes, and a third one if the votes were split.
+LEADER_WITHIN_S = ANSWERED_S + HEARTBEAT_S + LOST_S + HEARTBEAT_S + 3 * ROUND_S
+SPEAKS_S = 2.0  # the time for which an agent that ends says so
 REFUSED = "the port refuses"
 
 MainLoop = Generator[float, None, None]
 
 
 class Link:
-    """What a leader sends to one follower: one message at a time, again and again until it is answered."""
+    """The messages of a leader to one follower: one at a time, each repeated until it is answered."""
 
     def __init__(self, leader: ModelledAgent, host: int, *, sent: int) -> None:
         self.leader, self.host, self.sent = leader, host, sent
         self.acknowledged, self.is_lost = 0, False
-        self.late: deque[tuple[int, float]] = deque()
+        self.late: deque[tuple[int, float]] = deque()  # the unacknowledged versions, each with its time of sending
         self.pending = pb.ReplicateRequest()
         self.in_flight: pb.ReplicateRequest | None = None
         self._look_later(HEARTBEAT_EVERY_S)
@@ -66,33 +69,36 @@ class Link:
         self.look()
 
     def look(self) -> None:
-        """Sends the next message, unless one is not answered yet."""
+        """Sends the next message, unless the previous one is not answered yet."""
         leader = self.leader
-        if self.in_flight is not None or self.is_lost or not leader.is_up:
+        if self.in_flight is not None or self.is_lost or not leader.speaks:
+            return
+        # The leader has ended, and everything is said.
+        if not leader.is_up and not self.pending.ByteSize():
             return
         # Nobody is to hear a leader that decides nothing any more.
         if leader.consensus.hangs:
-            self._look_later(LOOK_S)
+            self._look_later(TICK_S)
             return
         self.sent += 1
         message, self.pending = self.pending, pb.ReplicateRequest()
         message.number, message.job, message.term, message.leader = self.sent, "job", leader.term, leader.host
         self.in_flight, self.since = message, leader.world.now
-        self._attempt(message, is_last=False)
+        self._attempt(message)
 
-    def _attempt(self, message: pb.ReplicateRequest, *, is_last: bool) -> None:
-        # It was answered.
-        if self.in_flight is not message or not self.leader.is_up:
+    def _attempt(self, message: pb.ReplicateRequest) -> None:
+        world = self.leader.world
+        # It was answered, or the leader has ended.
+        if self.in_flight is not message or not self.leader.speaks:
             return
-        if is_last:
+        if world.now - self.since > HEARTBEAT_S + RETRY_S:
             self._lose()
             return
-        world, sent = self.leader.world, pb.ReplicateRequest()
+        sent = pb.ReplicateRequest()
         sent.CopyFrom(message)
         sent.now, sent.committed = world.now, self.leader.committed
         world.call(self.leader, self.host, lambda agent: agent.receive(sent), partial(self._answered, message))
-        last = world.now - self.since > HEARTBEAT_S
-        world.after(RETRY_S, partial(self._attempt, message, is_last=last))
+        world.after(RETRY_S, partial(self._attempt, message))
 
     def _answered(self, message: pb.ReplicateRequest, why: str) -> None:
         # The first answer counts; a port may refuse for a moment.
@@ -105,7 +111,10 @@ class Link:
         self.acknowledged, self.in_flight = max(self.acknowledged, message.version), None
         while self.late and self.late[0][0] <= self.acknowledged:
             self.late.popleft()
-        self._look_later(0.0 if self.pending.ByteSize() else HEARTBEAT_EVERY_S)
+        if self.pending.ByteSize():
+            self.look()
+        else:
+            self._look_later(HEARTBEAT_EVERY_S)
 
     def _look_later(self, wait_s: float) -> None:
         """Looks after a wait, unless something was sent meanwhile."""
@@ -125,7 +134,7 @@ class ModelledAgent:
     def __init__(self, world: World, host: int) -> None:
         self.world, self.host, self.number = world, host, next(world.numbers)
         self.consensus = ConsensusState(host, clock=lambda: world.now, patience_s=self.patience_s)
-        self.is_up, self.is_stopped, self.end = True, False, ""
+        self.is_up, self.is_stopped, self.stops, self.speaks_until = True, False, 0, math.inf
         self.queue: deque[Callable[[], MainLoop]] = deque()
         self.links: dict[int, Link] = {}
         self.sent: dict[int, int] = {}
@@ -134,13 +143,15 @@ class ModelledAgent:
         self.uncommitted: tuple[Cluster, ...] = ()
         self._wait = ExitStack()
         self._wait.enter_context(self.consensus.waiting())
-        self._main = self._run()
-        self._wait_number = 0
-        self.stops = 0  # the number of times that the main loop was stopped
+        self._main, self._wait_number = self._run(), 0
 
     def start(self) -> None:
         self.turn()
         self.watch()
+
+    @property
+    def speaks(self) -> bool:
+        return self.world.now <= self.speaks_until
 
     # ---- the main loop -----------------------------------------------------------------------------------------------
 
@@ -164,10 +175,13 @@ class ModelledAgent:
             self._wait.enter_context(self.consensus.waiting())
             self.turn()
 
-    def finish(self, how: str) -> None:
-        """This agent ends."""
-        self.is_up, self.end = False, how
+    def finish(self, how: str, said: pb.ReplicateRequest | None = None) -> None:
+        """This agent ends, and for a while tells its followers what is to be ``said``."""
+        self.is_up, self.speaks_until = False, -1.0 if said is None else self.world.now + SPEAKS_S
         self.world.ends.append((self.world.now, self, how))
+        for link in self.links.values():
+            if said:
+                link.send(said)
 
     def _run(self) -> MainLoop:
         while not self.consensus.job:
@@ -177,7 +191,7 @@ class ModelledAgent:
         while self.is_up:
             if self.consensus.is_leader:
                 yield from self._lead()
-            while self.queue and self.is_up and not self.consensus.is_leader:
+            while self.queue and self.is_up:
                 yield from self.queue.popleft()()
             if self.consensus.leader is None and self.is_up:
                 yield from self._elect()
@@ -188,7 +202,7 @@ class ModelledAgent:
     def receive(self, request: pb.ReplicateRequest) -> str:
         why = self.consensus.append(request)
         if why == "" and self.consensus.is_new(request):
-            if self.consensus.log.snapshot is not None:
+            if request.state and self.consensus.log.snapshot is not None:
                 self.world.note_held(self.host, self.consensus.log.snapshot)
             if request.leaves or request.HasField("end"):
                 self.queue.append(partial(self._told, request))
@@ -196,29 +210,27 @@ class ModelledAgent:
 
     def _told(self, request: pb.ReplicateRequest) -> MainLoop:
         if request.HasField("end"):
-            assert self.host not in self.world.majority(), f"host {self.host} is told to end, and is of the majority"
-            self.finish("told to end")
+            assert self.world.is_over, f"host {self.host} is told an end that was not decided"
+            self.finish("told the end")
         elif request.term == self.consensus.term:
             self.consensus.lose_leader()
         yield from ()
 
     def watch(self) -> None:
         """A thread beside the main loop."""
-        leader = self.consensus.leader
-        if leader is not None and not self.consensus.is_leader and not self._hears(leader):
-            self.consensus.lose_leader()
+        self._look_for_leader()
         if self.is_up:
-            self.world.after(TICK_S, self.watch)
+            self.world.after(max(TICK_S, 1.0 - self.consensus.silence_s()), self.watch)
 
-    def _hears(self, leader: int) -> bool:
-        silence_s = self.consensus.silence_s()
-        is_down = silence_s > 1.0 and not self.world.agents[leader].is_up and self.world.links(self.host, leader)
-        return silence_s <= LOST_S and not is_down
+    def _look_for_leader(self) -> None:
+        leader, silence_s = self.consensus.leader, self.consensus.silence_s()
+        if leader is not None and leader != self.host:
+            is_down = not self.world.agents[leader].is_up and self.world.links(self.host, leader)
+            if silence_s > LOST_S or (silence_s > 1.0 and is_down):
+                self.consensus.lose_leader()
 
     def vote(self, request: pb.VoteRequest) -> pb.VoteReply:
-        leader = self.consensus.leader
-        if leader is not None and leader != self.host and not self._hears(leader):
-            self.consensus.lose_leader()
+        self._look_for_leader()
         return self.consensus.answer_vote(request)
 
     # ---- an election -------------------------------------------------------------------------------------------------
@@ -238,7 +250,7 @@ class ModelledAgent:
                 voted_term=self.consensus.voted_term, voted_at=self.consensus.voted_at, heartbeat_s=HEARTBEAT_S,
             )  # fmt: skip
             self.consensus.has_quorum = at.pre_votes.is_quorum
-            quorate_at = now if self.consensus.has_quorum else quorate_at
+            quorate_at = now if at.is_quorate else quorate_at
             action = self.next_action(at)
             if isinstance(action, Stand) and self.consensus.leader is None:
                 yield from self._stand(action)
@@ -247,7 +259,7 @@ class ModelledAgent:
             if action in ("fenced", "no quorum"):
                 self.finish(str(action))
                 return
-            yield BETWEEN_ROUNDS_S
+            yield TICK_S
 
     def _stand(self, action: Stand) -> MainLoop:
         if not self.consensus.grant_vote(action.term, self.host):
@@ -266,7 +278,7 @@ class ModelledAgent:
             self.world.call(self, host, lambda agent: agent.vote(request), partial(replies.setdefault, host))
         until = self.world.now + VOTES_WITHIN_S
         while len(replies) < len(hosts) and self.world.now < until:
-            yield 0.05
+            yield TICK_S / 4
         votes.update({host: vote for host, vote in replies.items() if vote != REFUSED and vote.ByteSize()})
 
     # ---- a leader ----------------------------------------------------------------------------------------------------
@@ -274,8 +286,7 @@ class ModelledAgent:
     def begin(self, elected: Elected) -> None:
         self.world.note_leader(self, elected)
         self.term, self.version, self.uncommitted = elected.term, elected.version, elected.uncommitted
-        self.snapshot = elected.snapshot
-        self.reached = elected.reached
+        self.snapshot, self.reached = elected.snapshot, elected.reached
 
     @property
     def cluster(self) -> Cluster:
@@ -287,6 +298,12 @@ class ModelledAgent:
         for host in sorted(self.reached - {self.host}):
             self._add_link(host, sent=0)
         yield from self._decide(self.cluster)
+        # The previous leader has ended the job, and may not have told all hosts.
+        if self.is_up and self.snapshot is not None and self.snapshot.end:
+            yield from self.end_job()
+        # The removal of a host was not committed.
+        if again := self.reached - self.cluster.hosts.known:
+            yield from self._decide(self._with_slots({**self.cluster.hosts.slots, **dict.fromkeys(again, 4)}))
         for host in sorted(self.cluster.hosts.known - self.reached):
             yield from self.lose_host(host)
         yield from self._regroup()
@@ -300,16 +317,19 @@ class ModelledAgent:
         if self.version and self.snapshot is not None:
             link.send(pb.ReplicateRequest(state=serialize_snapshot(self.snapshot), version=self.version))
 
-    def _is_quorum(self, hosts: frozenset[int]) -> bool:
-        return has_quorum(self.uncommitted, hosts)
+    def _with_slots(self, slots: dict[int, int]) -> Cluster:
+        return replace(self.cluster, hosts=replace(self.cluster.hosts, slots=slots))
 
-    def _decide(self, cluster: Cluster) -> MainLoop:
+    def is_quorum(self, hosts: Collection[int]) -> bool:
+        return has_quorum(self.uncommitted, frozenset(hosts))
+
+    def _decide(self, cluster: Cluster, *, end: bytes = b"") -> MainLoop:
         """Decides, and performs the decision when it may."""
         if not self.is_up:
             return
         assert self.snapshot is not None
-        number = next(self.world.numbers)
-        self.snapshot = replace(self.snapshot, cluster=cluster, pids={**self.snapshot.pids, number: self.term})
+        number, end = next(self.world.numbers), end or self.snapshot.end
+        self.snapshot = replace(self.snapshot, cluster=cluster, pids={**self.snapshot.pids, number: self.term}, end=end)
         self.version, self.uncommitted = self.version + 1, (*self.uncommitted, cluster)
         self.world.note_held(self.host, self.snapshot)
         message = pb.ReplicateRequest(state=serialize_snapshot(self.snapshot), version=self.version)
@@ -318,15 +338,16 @@ class ModelledAgent:
         links, began, quorate_at, stops = dict(self.links), self.world.now, math.inf, self.stops
         while (outcome := self.outcome(links, began)) == "wait":
             holders = {host for host, link in links.items() if link.acknowledged >= self.version}
-            if quorate_at == math.inf and self._is_quorum(frozenset({self.host, *holders})):
+            if quorate_at == math.inf and self.is_quorum({self.host, *holders}):
                 quorate_at = self.world.now
-            yield LOOK_S
+            yield TICK_S
         if outcome == "no quorum":
             self.leave()
             return
         self.world.note_performed(self, number, self.uncommitted)
+        self.world.is_over |= bool(end)
         waited_s = self.world.now - quorate_at
-        assert waited_s <= HEARTBEAT_S + LOOK_S or self.stops != stops, "a quorum waits for late agents no longer"
+        assert waited_s <= HEARTBEAT_S + TICK_S or self.stops != stops, "a quorum waits for late agents no longer"
         if outcome == "committed":
             self.uncommitted, self.committed = (cluster,), self.version
             for link in links.values():
@@ -335,7 +356,7 @@ class ModelledAgent:
     def outcome(self, links: dict[int, Link], began: float) -> Outcome:
         return commit_outcome(
             self.version, {host: link.progress for host, link in links.items()}, leader=self.host,
-            is_quorum=self._is_quorum, now=self.world.now, patience_s=HEARTBEAT_S,
+            is_quorum=self.is_quorum, now=self.world.now, patience_s=HEARTBEAT_S,
         )  # fmt: skip
 
     def lose_host(self, host: int) -> MainLoop:
@@ -344,12 +365,12 @@ class ModelledAgent:
             self.sent[host] = link.sent
         if not self.is_up or host not in self.cluster.hosts.known:
             return
-        if not self._is_quorum(frozenset({self.host, *(one for one, link in self.links.items() if not link.is_lost)})):
+        if not self.is_quorum({self.host, *(one for one, link in self.links.items() if not link.is_lost)}):
             self.leave()
             return
-        hosts = self.cluster.hosts
-        slots = {one: number for one, number in hosts.slots.items() if one != host}
-        yield from self._decide(replace(self.cluster, hosts=replace(hosts, slots=slots)))
+        # A leader that hears nobody decides on no loss, as others may hear it.
+        yield from self._decide(self.cluster)
+        yield from self._decide(self._with_slots({h: n for h, n in self.cluster.hosts.slots.items() if h != host}))
         yield from self._regroup()
 
     def _regroup(self) -> MainLoop:
@@ -382,20 +403,23 @@ class ModelledAgent:
         is_same = self.world.admitted.get(host) == agent.number
         self.world.admitted[host] = agent.number
         self._add_link(host, sent=self.sent.get(host, 0) if is_same else 0)
-        hosts: Hosts = self.cluster.hosts
-        yield from self._decide(replace(self.cluster, hosts=replace(hosts, slots={**hosts.slots, host: 4})))
+        yield from self._decide(self._with_slots({**self.cluster.hosts.slots, host: 4}))
         if self.is_up:
             self.world.deliver(self.host, host, partial(agent.consensus.follow, "job", self.host, self.term))
 
+    def end_job(self) -> MainLoop:
+        """Ends the job, and tells it to the others, once a quorum holds the end."""
+        yield from self._decide(self.cluster)
+        yield from self._decide(self.cluster, end=b"over")
+        if self.is_up:
+            self.finish("over", pb.ReplicateRequest(end=pb.JobEnd()))
+
     def leave(self) -> None:
         """Leaves the job, without a quorum."""
-        for link in self.links.values():
-            self.say_farewell(link.pending)
-            link.look()
-        self.finish("left")
+        self.finish("left", self.farewell())
 
-    def say_farewell(self, message: pb.ReplicateRequest) -> None:
-        message.leaves = True
+    def farewell(self) -> pb.ReplicateRequest:
+        return pb.ReplicateRequest(leaves=True)
 
 
 class World:
@@ -406,6 +430,7 @@ class World:
         loss: The share of messages that are lost.
         delay_s: The longest delay of a message.
         doubled: The share of messages that arrive twice.
+        is_over: True once a quorum holds the end of the job.
         ends: The ends of agents, with the time and the reason.
     """
 
@@ -414,21 +439,17 @@ class World:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self.numbers = count(1)
         self.cut: set[tuple[int, int]] = set()
-        self.loss, self.delay_s, self.doubled = 0.0, 0.01, 0.0
+        self.loss, self.delay_s, self.doubled = 0.0, STEP_S, 0.0
         self.leaders: dict[int, tuple[ModelledAgent, Collection[int]]] = {}  # by term, with the decisions that it knew
         self.held: dict[int, set[int]] = {}
         self.performed: dict[int, int] = {}  # the term of each performed decision
+        self.is_over = False
         self.ends: list[tuple[float, ModelledAgent, str]] = []
-        self.admitted: dict[int, int] = {}
-        first = parse_snapshot(state(*placement, hosts=hosts))
+        first, everybody = parse_snapshot(state(*placement, hosts=hosts)), frozenset(range(hosts))
         self.agents = {host: self.kind(self, host) for host in range(hosts)}
         self.admitted = {host: agent.number for host, agent in self.agents.items()}
-        founder = self.agents[0]
-        founder.consensus.become_leader("job", 1)
-        log = founder.consensus.log.with_state(0, 0, serialize_snapshot(first))
-        assert log.snapshot is not None
-        all_hosts = frozenset(range(hosts))
-        founder.begin(Elected(1, 0, log.snapshot, RequestLog(), all_hosts, all_hosts, log.possible_clusters))
+        self.agents[0].consensus.become_leader("job", 1)
+        self.agents[0].begin(Elected(1, 0, first, RequestLog(), everybody, everybody, (first.cluster,)))
         for agent in self.agents.values():
             agent.consensus.follow("job", 0, 1)
             agent.start()
@@ -462,7 +483,7 @@ class World:
 
         for _ in range(1 + (self.random.random() < self.doubled)):
             if (sender, receiver) not in self.cut and self.random.random() >= self.loss:
-                self.after(self.random.random() * self.delay_s, arrive)
+                self.after(self.random.random() * self.delay_s // STEP_S * STEP_S, arrive)
 
     def call(
         self, caller: ModelledAgent, host: int, handle: Callable[[ModelledAgent], Any], answer: Callable[[Any], Any]
@@ -473,7 +494,7 @@ class World:
         def arrive() -> None:
             if callee.is_up or self.agents[host] is callee:
                 reply = handle(callee) if callee.is_up else REFUSED
-                self.deliver(host, caller.host, lambda: caller.is_up and answer(reply))
+                self.deliver(host, caller.host, lambda: caller.speaks and answer(reply))
 
         self.deliver(caller.host, host, arrive)
 
@@ -512,11 +533,10 @@ class World:
         }  # fmt: skip
         for size in range(len(alive), 0, -1):
             for hosts in map(frozenset, combinations(alive, size)):
-                if not all(self.links(one, other) for one, other in combinations(hosts, 2)):
-                    continue
                 clusters = [cluster for host in hosts for cluster in self._clusters(alive[host])]
-                members = frozenset.intersection(*(one.hosts.known for one in clusters)) if clusters else frozenset()
-                if hosts <= members and has_quorum(clusters, hosts):
+                if all(
+                    self._reach_each_other(alive[one], alive[other]) for one, other in combinations(hosts, 2)
+                ) and has_quorum(clusters, hosts):
                     return hosts
         return frozenset()
 
@@ -524,27 +544,41 @@ class World:
     def _clusters(agent: ModelledAgent) -> Sequence[Cluster]:
         return agent.uncommitted if agent.consensus.is_leader else agent.consensus.log.possible_clusters
 
+    def _reach_each_other(self, one: ModelledAgent, other: ModelledAgent) -> bool:
+        """True if there is a link between two agents, and neither of them has given up the other one."""
+
+        def counts_on(agent: ModelledAgent, host: int) -> bool:
+            link = agent.links.get(host)
+            is_linked = not agent.consensus.is_leader or (link is not None and not link.is_lost)
+            return is_linked and any(host in cluster.hosts.known for cluster in self._clusters(agent))
+
+        return self.links(one.host, other.host) and counts_on(one, other.host) and counts_on(other, one.host)
+
     def leader_of(self, hosts: Collection[int]) -> ModelledAgent | None:
-        """The leader that a quorum follows, all of which are among these hosts or connected to one of them."""
+        """The leader that a quorum follows, of which a host is among ``hosts``."""
         for _, (agent, _) in sorted(self.leaders.items(), reverse=True):
             following = {
                 host for host, one in self.agents.items()
                 if one.is_up and one.consensus.leader == agent.host and one.consensus.term == agent.term
             }  # fmt: skip
-            if agent.is_up and not agent.is_stopped and following & {*hosts} and agent._is_quorum(frozenset(following)):
+            if agent.is_up and not agent.is_stopped and following & {*hosts} and agent.is_quorum(following):
                 return agent
         return None
 
     def check_liveness(self) -> None:
         """From now on no link and no main loop changes: a connected majority has a leader in time, and keeps it."""
-        self.loss, self.delay_s, self.doubled = 0.0, 0.01, 0.0
-        self.run(VOTES_WITHIN_S + BETWEEN_ROUNDS_S)  # no answer that is awaited was lost before
+        self.loss, self.delay_s, self.doubled = 0.0, STEP_S, 0.0
+        self.run(ANSWERED_S)
         hosts, began = self.majority(), self.now
         if not hosts:
             return
         self.run(LEADER_WITHIN_S)
+        if self.is_over:
+            left = [host for host in hosts if self.agents[host].is_up]
+            assert not left, f"the job is over, and hosts {left} go on after {LEADER_WITHIN_S} s"
+            return
         leader = self.leader_of(hosts)
-        assert leader is not None, f"{sorted(hosts)} have no leader after {LEADER_WITHIN_S:.1f} s"
+        assert leader is not None, f"{sorted(hosts)} have no leader after {LEADER_WITHIN_S} s"
         self.run(LOST_S)
         assert self.leader_of(hosts) is leader, "a leader that a quorum hears stays"
         # An agent leaves, or has been given up, for what it, or a leader, has heard before.

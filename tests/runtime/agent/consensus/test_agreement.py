@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from kungfu.runtime.agent.consensus.commit import Outcome
 from kungfu.runtime.agent.consensus.election_round import Action, ElectionRound, Stand
 from kungfu.runtime.ipc import messages_pb2 as pb
-from tests.runtime.agent.consensus.modelled import HEARTBEAT_S, Link, ModelledAgent, World
+from tests.runtime.agent.consensus.modelled import HEARTBEAT_S, STEP_S, Link, ModelledAgent, World
 from tests.soak import SOAK
 
 EXAMPLES = int(os.environ.get("KUNGFU_SOAK_EXAMPLES", "500"))
@@ -43,10 +43,10 @@ class Agreement(RuleBasedStateMachine):
     @initialize(
         hosts=st.sampled_from([3, 4, MOST, MOST]),
         placement=st.permutations(range(MOST)) | st.lists(HOST, min_size=1, max_size=6),
-        seed=st.integers(0, 1 << 16),
-    )
-    def begin(self, hosts: int, placement: list[int], seed: int) -> None:
-        self.hosts = hosts
+        seed=st.integers(0, 1 << 16), may_end=st.sampled_from([False, False, False, True]),
+    )  # fmt: skip
+    def begin(self, hosts: int, placement: list[int], seed: int, may_end: bool) -> None:
+        self.hosts, self.may_end = hosts, may_end
         self.world = World(hosts, [host % hosts for host in placement], seed=seed, kind=self.kind)
 
     def host(self, who: int) -> int:
@@ -74,7 +74,7 @@ class Agreement(RuleBasedStateMachine):
         self.world.cut = set(sorted(self.world.cut)[:keep])
 
     @rule(
-        loss=st.sampled_from([0.0, 0.1, 0.4]), delay_s=st.sampled_from([0.01, 0.3, 1.5]),
+        loss=st.sampled_from([0.0, 0.1, 0.4]), delay_s=st.sampled_from([STEP_S, 0.25, 1.25]),
         doubled=st.sampled_from([0.0, 0.3]),
     )  # fmt: skip
     def disturb(self, loss: float, delay_s: float, doubled: float) -> None:
@@ -110,9 +110,16 @@ class Agreement(RuleBasedStateMachine):
             if agent.consensus.is_leader:
                 agent.queue.append(partial(agent.place, wish))
 
+    @precondition(lambda self: self.may_end)
+    @rule()
+    def end_job(self) -> None:
+        for agent in self.world.agents.values():
+            if agent.consensus.is_leader:
+                agent.queue.append(agent.end_job)
+
     @invariant()
     def time_passes(self) -> None:
-        self.world.run(self.world.random.choice([0.0, 0.3, 1.0, 4.0, 8.0]))
+        self.world.run(self.world.random.choice([0.0, 0.25, 1.0, 3.0, 6.0]))
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -125,7 +132,7 @@ def histories(kind: type[ModelledAgent], number: int, *phases: Phase) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=number, stateful_step_count=10, phases=phases or tuple(Phase), database=None,
+            max_examples=number, stateful_step_count=10, phases=phases or tuple(Phase), database=None, deadline=None,
             report_multiple_bugs=False, suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip
@@ -134,6 +141,33 @@ def histories(kind: type[ModelledAgent], number: int, *phases: Phase) -> None:
 @pytest.mark.slow
 def test_agents_agree_in_every_history() -> None:
     histories(ModelledAgent, EXAMPLES)
+
+
+# ---- links of which only some are cut ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_leader_that_hears_nobody_ends_nobody_and_loses_nobody_of_the_majority(seed: int, ends: bool) -> None:
+    world = World(3, [0, 1, 2], seed=seed, kind=ModelledAgent)
+    world.run(seed / 8)  # at another moment between two heartbeats
+    world.cut = {(1, 0), (2, 0)}
+    if ends:
+        world.agents[0].queue.append(world.agents[0].end_job)
+    world.check_liveness()
+    assert [(agent.host, how) for _, agent, how in world.ends] == [(0, "left")]
+    leader = world.leader_of({1, 2})
+    assert leader is not None
+    assert leader.cluster.hosts.known == {1, 2}
+
+
+def test_a_link_that_is_cut_between_two_followers_changes_nothing() -> None:
+    for cut in ({(1, 2)}, {(1, 2), (2, 1)}):
+        world = World(3, [0, 1, 2], seed=1, kind=ModelledAgent)
+        world.cut = cut
+        world.run(60.0)
+        assert (world.ends, [*world.leaders]) == ([], [1])
+        assert world.agents[0].cluster.hosts.known == {0, 1, 2}
 
 
 # ---- the faults that were mended -----------------------------------------------------------------------------------
@@ -157,8 +191,8 @@ class BeatsOn(ModelledAgent):
 class EndsOthers(ModelledAgent):
     """A leader that has lost its quorum says that the job is over."""
 
-    def say_farewell(self, message: pb.ReplicateRequest) -> None:
-        message.end.code = 4
+    def farewell(self) -> pb.ReplicateRequest:
+        return pb.ReplicateRequest(end=pb.JobEnd(code=4))
 
 
 class WaitsLong(ModelledAgent):
@@ -173,7 +207,7 @@ class WaitsLong(ModelledAgent):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (LowestStands, "have no leader after"), (BeatsOn, "have no leader after"), (EndsOthers, "is told to end"),
+        (LowestStands, "have no leader after"), (BeatsOn, "have no leader after"), (EndsOthers, "is told an end"),
         (WaitsLong, "waits for late agents no longer"),
     ],
 )  # fmt: skip

@@ -96,8 +96,21 @@ def test_as_long_as_another_agent_hears_the_leader_it_is_not_lost() -> None:
 
 def test_an_agent_that_was_given_up_stops() -> None:
     with left(state(0, 1, 2, hosts=3)) as (hosts, (late, other)):
-        follow(other, state(0, 2, hosts=3, gone=frozenset({1})), version=2)
+        follow(other, state(0, 2, hosts=3, gone=frozenset({1})), version=2, committed=2)
         assert "gave this one up" in refused(late, hosts)
+
+
+def test_an_agent_that_was_given_up_by_a_leader_that_nobody_confirmed_stays() -> None:
+    """The leader told only one host that it had lost the other, and was lost itself: two of three go on."""
+    without = state(0, 1, 2, hosts=3, gone=frozenset({1}))
+    for stands in (1, 2):
+        with left(state(0, 1, 2, hosts=3)) as (hosts, (given_up, told)):
+            follow(told, without, version=2)
+            assert given_up.consensus.answer_vote(pb.VoteRequest(job="job", host=2)).hears_leader
+            one, other = (given_up, told) if stands == 1 else (told, given_up)
+            came = elected(one, hosts, other)
+            assert (came.reached, came.voters, came.version) == ({1, 2}, {1, 2}, 2)
+            assert came.snapshot.cluster.hosts.known == {0, 2}, "host 1 joins again"
 
 
 @pytest.mark.parametrize(("held_by", "leads"), [(1, False), (3, True)])

@@ -57,7 +57,7 @@ def test_a_lower_host_has_a_heartbeat_to_count_its_pre_votes() -> None:
     assert action(2, votes, now=105.1) == Stand(2, frozenset({1, 3, 4}))
 
 
-def test_a_host_that_has_voted_for_another_one_waits_a_heartbeat_and_stands_in_a_later_term() -> None:
+def test_a_host_that_has_voted_for_another_one_waits_and_stands_in_a_later_term() -> None:
     votes = {3: vote(), 4: vote()}
     assert action(2, votes, voted_term=7, voted_at=99.0, now=104.0) == "wait"
     assert action(2, votes, voted_term=7, voted_at=99.0, now=104.1) == Stand(8, frozenset({3, 4}))
@@ -69,11 +69,20 @@ def test_pre_votes_are_counted_under_the_newest_log() -> None:
     newer = vote(version=5, text=moved)
     assert action(1, {2: vote(), 4: newer}) == "wait"
     assert action(1, {3: vote(), 4: newer}) == Stand(2, frozenset({3, 4}))
-    without = state(0, 2, 3, hosts=5, version=2, gone=frozenset({1}))
-    assert action(2, {1: vote(True), 3: vote(version=5, text=without)}) == "wait", (
-        "of the old view they are two of five"
-    )
-    assert action(2, {1: vote(True), 3: vote(version=5, text=without), 4: vote()}) == Stand(2, frozenset({3, 4}))
+
+
+def test_a_host_whose_removal_is_not_committed_is_a_member_still() -> None:
+    removed = vote(version=5, text=state(0, 1, 2, 3, 4, hosts=5, gone=frozenset({1})))
+    assert action(2, {1: vote(), 3: removed}) == Stand(2, frozenset({1, 3}))
+    assert action(2, {1: vote(True), 3: removed}) == "wait", "it is lower"
+    assert action(1, {2: vote(), 3: removed}) == Stand(2, frozenset({2, 3}))
+
+
+def test_a_newer_log_that_no_quorum_can_hold_keeps_nobody_from_an_election() -> None:
+    """Host 4 holds a view of which most peers would have started on the host that is lost."""
+    newer = vote(version=5, text=state(0, 0, 0, 1, hosts=5, version=2, first=5))
+    assert action(1, {2: vote(), 3: vote(), 4: newer}) == Stand(2, frozenset({2, 3, 4}))
+    assert action(1, {2: vote(), 4: newer}) == "wait", "without host 4 they are two of five"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +98,7 @@ def test_who_hears_no_quorum_stops_after_two_heartbeats(times: dict[str, float],
     assert action(2, {3: vote()}, **times) == expected
 
 
-def test_who_reaches_a_quorum_waits_until_the_others_lose_the_leader_too_or_one_leads() -> None:
+def test_who_reaches_a_quorum_waits_until_others_lose_the_leader_or_one_leads() -> None:
     hearing, voting = {1: HEARS, 3: HEARS}, {1: vote(True), 3: vote()}
     assert [action(2, votes, now=120.0) for votes in (hearing, voting)] == ["wait", "wait"]
     assert [action(2, votes, now=120.1) for votes in (hearing, voting)] == ["no quorum", "wait"]

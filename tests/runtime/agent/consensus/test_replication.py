@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -31,7 +32,10 @@ def test_everybody_holds_the_state_before_the_leader_goes_on() -> None:
         for number in (1, 2):
             assert made[number].held == parse_snapshot(sent)
             assert made[number].consensus.leader == 0
-        assert {heard.get(timeout=180.0) for _ in range(2)} == {HostReported(1, (7,)), HostReported(2, (7,))}
+        assert {heard.get(timeout=180.0) for _ in range(2)} == {
+            HostReported(1, (7,), os.getpid()),
+            HostReported(2, (7,), os.getpid()),
+        }
         assert replicator.reachable == {0, 1, 2}
 
 
@@ -236,5 +240,5 @@ def test_more_records_than_one_message_takes_come_in_order_and_lose_no_host() ->
             assert isinstance(received, ReplicateReceived)
             came.append(received.request)
         assert [one.number for message in came for one in message.reports] == [1, 2, 3, 4, 5]
-        assert heard.get(timeout=180.0) == HostReported(1, ())
+        assert heard.get(timeout=180.0) == HostReported(1, (), os.getpid())
         assert replicator.reachable == {0, 1}

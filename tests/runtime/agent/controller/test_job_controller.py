@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
+from kungfu.runtime.agent.consensus.consensus_service import HostService
 from kungfu.runtime.agent.context import AgentContext
 from kungfu.runtime.agent.controller.job_controller import JobController, root_cause
 from kungfu.runtime.core.cluster.cluster import Cluster
@@ -18,7 +21,7 @@ from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.failure import NO_QUORUM_CODE, Exit, Failure
 from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
-from tests.runtime.agent.consensus.agents import agents, state
+from tests.runtime.agent.consensus.agents import HASTY, agents, state
 from tests.runtime.agent.journal.test_journal import events_in
 from tests.runtime.agent.test_leader import cluster_of, context_of
 
@@ -55,6 +58,29 @@ def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_pa
         controller.replicator.close()
     assert ending is not None
     assert ending.code == NO_QUORUM_CODE
+
+
+class Unheard(HostService):
+    """A follower that hears the leader, and whose replies are lost."""
+
+    def Replicate(self, request: pb.ReplicateRequest, context: Any) -> pb.ReplicateReply:  # noqa: N802 - gRPC's name
+        super().Replicate(request, context)
+        time.sleep(0.05)
+        context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the reply is lost")
+        raise AssertionError
+
+
+def test_a_leader_that_hears_nobody_ends_only_its_own_part_of_the_job(tmp_path: Path) -> None:
+    unheard = dict.fromkeys((1, 2), Unheard)
+    with agents(3, unheard) as (hosts, (founder, *others)), context_of(founder, hosts, tmp_path) as alone:
+        three = cluster_of(state(0, 1, 2, hosts=3))
+        with controlling(replace(alone, settings=HASTY), three) as controller:
+            for number in (1, 2):
+                controller.replicator.add_follower(number)
+            ending = controller.fail(Fail(-1, "a deadline has expired", late=True))
+        assert [agent.held.end for agent in others] == [b"", b""], "what they hold, the next leader would do"
+    assert (ending.code, ending.leaves) == (NO_QUORUM_CODE, True)
+    assert [line["code"] for line in events_in(tmp_path)] == [NO_QUORUM_CODE]
 
 
 def test_the_end_of_a_program_is_recorded_once_with_the_number_that_train_on(tmp_path: Path) -> None:
