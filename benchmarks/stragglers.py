@@ -4,8 +4,8 @@ A job grows to 8 peers, by one peer every 5 s, and every fourth peer is slow: it
 as the others', and all peers wait for it. The job's samples take 100 s of device time without stragglers. The runs with
 the policy `replace_stragglers` are real jobs under kungfu-run on 6 hosts with room for 2 peers each, all of them
 loopback addresses of this machine: peers, training graph, messages and decisions are real. The device time of a step is
-a sleep: 0.15 s by a stated curve, which is linear in the number of peers. Each host keeps two processes on standby,
-since all peers start on the few cores of one machine, and the job begins when they have loaded.
+a sleep: 0.15 s by a stated curve, which is linear in the number of peers. The job keeps eight spares that have loaded
+TensorFlow, since all peers start on the few cores of one machine, and the work begins when they have loaded.
 
 The table also has the times on a modelled cluster, with joiners that take as long as the real ones did: on a machine
 that is busy, or has few cores, the starts of processes dominate.
@@ -48,7 +48,7 @@ PAPER_WITHIN = 0.125
 PEERS, SLOW_EVERY, JOIN_EVERY_S, HOSTS = 8, 4, 5.0, (2,) * 6
 LOCAL_BATCH, STEP_S = 15, 0.15
 EVERY = 2  # steps between two decisions
-STANDBY = 2  # processes on each host that have loaded TensorFlow
+SPARES = "8:loaded"
 PHASE = 25  # steps of each factor in the short real job
 
 
@@ -92,12 +92,12 @@ def seconds_for(samples: float, *, factor: float = 1.0) -> float:
     return high
 
 
-def task(factor: float, *, samples: int, standby: int = STANDBY) -> Task:
+def task(factor: float, *, samples: int, spares: str = SPARES) -> Task:
     """The job of a run with the policy."""
     told = f"seconds={JOIN_EVERY_S}, max_peers={PEERS}, every={EVERY}"
     policy = f"benchmarks.emulation.policies:grown_without_stragglers({told})"
     work = Work(curve(), samples, LOCAL_BATCH, "local_batch_size")
-    return Task(work, 1, PEERS, policy=policy, slow=Slow(SLOW_EVERY, (factor,)), hosts=HOSTS, standby=standby)
+    return Task(work, 1, PEERS, policy=policy, slow=Slow(SLOW_EVERY, (factor,)), hosts=HOSTS, spares=spares)
 
 
 def on_model(factor: float, *, samples: int, joining_s: float) -> float:
@@ -208,7 +208,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=100.0, help="device time without stragglers (100)")
-    parser.add_argument("--quick", action="store_true", help="one factor, no short job, nothing on standby")
+    parser.add_argument("--quick", action="store_true", help="one factor, no short job, no spares")
     given = parser.parse_args(words)
     if not 1 <= given.seconds <= 3600:
         parser.error(f"--seconds {given.seconds:g}: takes 1 to 3600 seconds")
@@ -227,7 +227,7 @@ def main(words: Sequence[str] | None = None) -> int:
     runs = {}
     for name, factor in list(FACTORS.items())[: 1 if given.quick else None]:
         console.print(f"stragglers slowed {factor:.3g} times", highlight=False)
-        runs[name] = run_job(task(factor, samples=samples, standby=0 if given.quick else STANDBY))
+        runs[name] = run_job(task(factor, samples=samples, spares="0" if given.quick else SPARES))
     console.print(table(runs, samples=samples))
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     drawn(runs, samples=samples).savefig(PICTURE)

@@ -100,22 +100,22 @@ def test_prebuilt_policies_use_the_public_list_only() -> None:
             assert known, f"policies/{path.name} imports {imported}"
 
 
-# Beside the attachments: the memory of variables, and what loads TensorFlow for the program in a process on standby.
+# Beside the attachments: the memory of variables, and what loads TensorFlow for the program of a "loaded" spare.
 _WITH_TENSORFLOW = {Path("state/variables.py"), Path("agent/supervisor/script_runner.py")}
 
 
 def test_only_some_modules_of_the_runtime_import_tensorflow() -> None:
-    """In the runtime only attachments, the memory of variables and processes on standby import TensorFlow."""
+    """In the runtime only attachments, the memory of variables and "loaded" spares import TensorFlow."""
     for path in sorted((ROOT / "runtime").rglob("*.py")):
         inside = path.relative_to(ROOT / "runtime")
         if "attachment" not in inside.parts and inside not in _WITH_TENSORFLOW:
             assert not _loads_tensorflow(ast.parse(path.read_text())), path
 
 
-def test_what_runs_a_script_loads_tensorflow_on_standby_only() -> None:
+def test_what_runs_a_script_loads_tensorflow_for_a_loaded_spare_only() -> None:
     tree = ast.parse((ROOT / "runtime" / "agent" / "supervisor" / "script_runner.py").read_text())
     loading = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _loads_tensorflow(one)]
-    assert loading == ["_stand_by"]
+    assert loading == ["_load_and_wait"]
     assert not any(_loads_tensorflow(one) for one in tree.body if not isinstance(one, ast.FunctionDef))
 
 

@@ -81,7 +81,7 @@ class Task:
         policy: The argument of ``kungfu-run --policy``; empty for a job of fixed size.
         slow: The slow peers.
         hosts: The slots of each host, a loopback address of this machine; empty for one host.
-        standby: The standby processes on each host; the job begins when they have loaded.
+        spares: The argument of ``kungfu-run --spares``; the work begins when the spares are ready.
     """
 
     work: Work
@@ -91,7 +91,7 @@ class Task:
     policy: str = ""
     slow: Slow = Slow()
     hosts: tuple[int, ...] = ()
-    standby: int = 0
+    spares: str = "0"
 
     @property
     def longest_s(self) -> float:
@@ -157,7 +157,7 @@ def run_job(task: Task) -> RealRun:
         "slow": slow.factors,
         "slow-every": slow.every,
         "phase": slow.phase,
-        **({"at-rest": ()} if task.standby else {}),
+        **({"at-rest": ()} if task.spares != "0" else {}),
     }
     with ExitStack() as stack:
         names = [f"127.0.0.{host + 1}" for host in range(len(task.hosts) or 1)]
@@ -182,7 +182,7 @@ def _launcher(task: Task, hosting: Sequence[str], folder: Path) -> Sequence[obje
     # Starting processes delay others on few cores: no peer may be declared lost meanwhile.
     told = ["--heartbeat", 60, "--trace-limit", 0, "--attachment", "local", "--logdir", folder / "log"]
     policy = ["--policy", task.policy] if task.policy else []
-    told += ["--standby", task.standby]
+    told += ["--spares", task.spares]
     return [sys.executable, "-m", "kungfu.cli.run", *size, *told, *policy, *hosting]
 
 

@@ -36,6 +36,7 @@ class Device:
         called: The time at which the present step was called.
         due: The time at which its gradients are computed.
         synchronised: The time at which the last all-reduce ended.
+        is_resting: True if the next step waits until this machine is idle.
     """
 
     seconds: Mapping[int, float]
@@ -44,6 +45,7 @@ class Device:
     called: float = 0.0
     due: float = 0.0
     synchronised: float = 0.0
+    is_resting: bool = False
 
     def begin(self) -> None:
         """Begins a step."""
@@ -51,6 +53,10 @@ class Device:
 
     def wait(self) -> None:
         """Returns when the device has computed the gradients."""
+        # Spares start once the job trains: the first step, which counts as long as the second one, waits for them.
+        if self.is_resting:
+            self.is_resting = False
+            await_rest()
         self.due = self.next_due()
         time.sleep(max(0.0, self.due - time.monotonic()))
 
@@ -90,7 +96,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, required=True, help="samples of a step of the whole job at its start")
     parser.add_argument("--slow", type=float, nargs="+", default=[1.0], help="how many times as long a slow peer takes")
     parser.add_argument("--phase", type=int, default=0, help="steps after which the next one of them holds")
-    parser.add_argument("--at-rest", action="store_true", help="the first peer waits until nothing else runs")
+    parser.add_argument("--at-rest", action="store_true", help="the first step waits until nothing else runs")
     parser.add_argument("--slow-every", type=int, default=0, help="every so many peers one is slow (none)")
     return parser.parse_args()
 
@@ -132,14 +138,13 @@ def main() -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     optimizer = keras.optimizers.SGD(0.0)
     training = kf.attach(model, optimizer)
-    if given.at_rest and training.peer == 0:
-        await_rest()
     slow = given.slow if is_slow(training.peer, every=given.slow_every) else [1.0]
     seconds = {int(size): one for size, one in given.seconds.items()}
     device = Device(
         seconds,
         lambda: training.size,
         lambda: factor_at(counter.steps, slow, phase=given.phase),
+        is_resting=given.at_rest and training.peer == 0,
     )
     step = emulated_step(training, model, optimizer, device)
     rows, stamps = np.broadcast_to(np.float32(1), (given.samples, 1)), Writer(given.stamps)

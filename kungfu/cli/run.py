@@ -25,7 +25,7 @@ from kungfu.cli.run_folder import RUNS, make_folder
 from kungfu.errors import KungfuError, UsageError
 from kungfu.native import check_compiler
 from kungfu.runtime.checkpoints.folder import find
-from kungfu.runtime.core.cluster.cluster import ReplacementLimits
+from kungfu.runtime.core.cluster.cluster import ReplacementLimits, SpareLimits
 from kungfu.runtime.core.failure import EXIT_CODES
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings
 
@@ -120,8 +120,9 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     _add_waits(parser)
     add(
-        "--standby", type=int, default=0, metavar="N",
-        help="keep N processes with TensorFlow loaded on this host, so that peers join sooner (0)",
+        "--spares", default="0", metavar="N",
+        help="keep N peers ready that join when the job wants a peer, each with the memory of a peer (0); N:loaded: "
+        "keep N processes ready that have only loaded TensorFlow, and hold no GPU",
     )  # fmt: skip
     add("--failures", type=int, default=10, metavar="K", help="replace at most K failed peers in the run (10)")
     add(
@@ -158,8 +159,6 @@ def _check_numbers(given: argparse.Namespace, *, maximum: int) -> None:
             f"-np {given.peers} --min {given.min} --max {maximum}: must be 1 <= min <= np <= max; "
             "-np says how many peers the job starts with, --min and --max what a policy may make of it"
         )
-    if not 0 <= given.standby <= maximum:
-        raise UsageError(f"--standby {given.standby}: must be from 0 to --max, which is {maximum}")
     for name, (least, most, range_in_words) in _RANGES.items():
         number = getattr(given, name)
         if number is not None and not least <= number <= most:
@@ -249,15 +248,27 @@ def _check_policies(specs: Sequence[str]) -> None:
         compile_policies(load_policies_of_job(specs), sync=None)  # the program says how it synchronises
 
 
-def _check_standby(processes: int, command: Sequence[str]) -> None:
-    """Refuses standby processes for a command that is not a Python script or module."""
-    from kungfu.runtime.agent.supervisor.standby import can_stand_by
+def _spares(text: str, command: Sequence[str], *, maximum: int) -> SpareLimits:
+    """The number of spares, and the stage at which they wait; "loaded" requires a Python script or module.
 
-    if processes and not can_stand_by(command):
+    >>> _spares("2", ["bash", "run.sh"], maximum=4), _spares("1:loaded", ["python", "train.py"], maximum=4)
+    (SpareLimits(number=2, level='warm'), SpareLimits(number=1, level='loaded'))
+    """
+    from kungfu.runtime.agent.supervisor.loaded_process import can_load_only
+
+    match = re.fullmatch(r"(\d+)(:loaded)?", text)
+    if match is None or int(match[1]) > maximum:
         raise UsageError(
-            f"--standby {processes} with {' '.join(command)}: takes `python` with a script, or with -m and a module, "
-            "whose interpreter can load TensorFlow before it knows what to run"
+            f"--spares {text}: takes a number from 0 to --max, which is {maximum}, and perhaps `:loaded`, as in "
+            "--spares 1:loaded"
         )
+    limits = SpareLimits(int(match[1]), "loaded" if match[2] else "warm")
+    if match[2] and limits.number and not can_load_only(command):
+        raise UsageError(
+            f"--spares {text} with {' '.join(command)}: takes `python` with a script, or with -m and a module, whose "
+            "interpreter can load TensorFlow before it knows what to run; --spares without `:loaded` takes any program"
+        )
+    return limits
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:
@@ -290,7 +301,7 @@ def _run(given: argparse.Namespace) -> int:
     hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
     watched = exports.read_exports(given, hosting=hosting)
     command, settings = _command(given.command), _settings(given, hosting, maximum=maximum)
-    _check_standby(given.standby, command)
+    spares = _spares(given.spares, command, maximum=maximum)
     check_compiler(with_ops=given.attachment == "local")
     folder = given.logdir or _new_folder(hosting, time.strftime("%Y%m%d-%H%M%S"))
     kept = (given.checkpoints or folder / "checkpoints").absolute()
@@ -304,7 +315,7 @@ def _run(given: argparse.Namespace) -> int:
     journal = Journal(folder, trace_limit_bytes=round(given.trace_limit * 1e6))
     job = JobSpec(
         command, given.peers, settings, dict(os.environ), ReplacementLimits(given.failures, given.preemptions),
-        given.scaling, hosting.hosts, hosting.index, given.standby,
+        given.scaling, hosting.hosts, hosting.index, spares,
     )  # fmt: skip
     with make_console(journal.folder) as console:
         with exports.exporting(watched, journal.folder, report=console.remark) as running:

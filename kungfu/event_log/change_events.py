@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from msgspec import Struct, field
 
 from kungfu.event_log.logged_event import LoggedEvent, Topic
-from kungfu.event_log.values import UNKNOWN, counted, duration, figure, finite_number, label, peers_named
+from kungfu.event_log.values import UNKNOWN, counted, duration, figure, label, peers_named, size_in_bytes
 
 __all__ = [
     "CheckpointEvent", "MembershipChange", "RecoveredEvent", "RefusedEvent", "RescaleEvent", "SpanEvent", "SpanPart",
@@ -18,7 +18,6 @@ __all__ = [
 _BESIDE = ("spawn_s", "ready_s")
 _STOPPED = ("barrier_s", "attach_s", "state_s")
 _AFTER = "first_step_s"
-_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
@@ -375,7 +374,8 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
         if self.error:
             return f"step {step}: no checkpoint could be written to {self.path}: {self.error}"
         named = f", named {' and '.join(map(repr, self.names))}" if self.names else ""
-        return f"step {step}: a checkpoint of {_size(self.size_bytes)} is in {self.path}, as {self.rule} asked{named}"
+        size = size_in_bytes(self.size_bytes)
+        return f"step {step}: a checkpoint of {size} is in {self.path}, as {self.rule} asked{named}"
 
     def details(self) -> tuple[str, ...]:
         if self.error:
@@ -391,10 +391,3 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
 
     def tallied_as(self) -> str:
         return "failed" if self.error else "written"
-
-
-def _size(size_bytes: int | None) -> str:
-    size = finite_number(size_bytes)
-    if size is None:
-        return "unknown size"
-    return next((f"{size / least:.1f} {unit}" for least, unit in _UNITS if size >= least), f"{size:.0f} bytes")

@@ -25,7 +25,9 @@ _MOST_KEPT, _MOST_ENDED, _MOST_LABELS, _MOST_TROUBLES = 200, 64, 50, 8
 
 # The events that close a decision.
 Closing = events.RescaleEvent | events.RefusedEvent | events.SupersededEvent
-PeerState = Literal["starting", "ready", "training", "done training", "leaving", "ended"]
+PeerState = Literal[
+    "starting spare", "spare", "starting", "ready", "training", "done training", "leaving", "ended",
+]  # fmt: skip
 
 
 class JobHost(Struct, frozen=True):
@@ -219,9 +221,16 @@ class Job(Struct, frozen=True):
 
     @property
     def joiners(self) -> tuple[int, ...]:
-        """The ids of the peers on their way into the view."""
-        inside = self.view.peers if self.view else ()
-        return tuple(peer for peer, one in self.peers.items() if not one.is_gone and peer not in inside)
+        """The ids of the peers on their way into the view; spares are not on their way."""
+        inside, others = self.view.peers if self.view else (), self.spares
+        return tuple(
+            peer for peer, one in self.peers.items() if not one.is_gone and peer not in inside and peer not in others
+        )
+
+    @property
+    def spares(self) -> tuple[int, ...]:
+        """The ids of the spares, which wait or are still starting."""
+        return tuple(peer for peer, one in self.peers.items() if one.state in ("spare", "starting spare"))
 
     @property
     def hosts_present(self) -> tuple[int, ...]:
@@ -301,6 +310,9 @@ class Job(Struct, frozen=True):
                 return replace(job, awaited=0)._in_trouble(event)
             case events.PhaseEvent():
                 again = job.progress.begun_again()
+                # The spares get ready for the phase; those that have only loaded TensorFlow have nothing to do.
+                if job.started is None or job.started.spare_level == "warm":
+                    job = job._with_peers(event, job.spares, "starting spare")
                 return replace(job, phase=event.phase, finished=(), late_joiners=(), progress=again, base=None)
             case events.RegroupingEvent():
                 return replace(job, awaited=event.target)
@@ -354,7 +366,13 @@ class Job(Struct, frozen=True):
             case events.HostLostEvent():
                 return self._without_host(event, "its host was lost")._in_trouble(event)
             case events.SpawnedEvent():
-                return self._with_peer(JobPeer(event.peer, event.host or 0, event.pid, event.time, since=event.time))
+                one = JobPeer(event.peer, event.host or 0, event.pid, event.time, since=event.time)
+                return self._with_peer(replace(one, state="starting spare") if event.spare else one)
+            case events.SpareEvent(state="ready"):
+                return self._with_peers(event, (event.peer,), "spare")
+            case events.SpareEvent(state="wanted"):
+                is_ready = self.peer(event.peer).state == "spare"
+                return self._with_peers(event, (event.peer,), "ready" if is_ready else "starting")
             case events.OfferedEvent():
                 return self._with_peers(event, event.peers, "ready")
             case events.DismissedEvent():

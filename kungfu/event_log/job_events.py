@@ -11,8 +11,8 @@ from kungfu.event_log.values import counted, duration, figure, held_words
 
 __all__ = [
     "DevicesEvent", "EndedEvent", "FailedEvent", "GapEvent", "HostJoinedEvent", "HostLeftEvent", "HostLostEvent",
-    "HostNoticedEvent", "LeaderEvent", "RecordEvent", "RequestEvent", "SizeLimitsEvent", "StandbyEvent",
-    "StartedEvent", "UnrecordedEvent",
+    "HostNoticedEvent", "LeaderEvent", "RecordEvent", "RequestEvent", "SizeLimitsEvent", "StartedEvent",
+    "UnrecordedEvent",
 ]  # fmt: skip
 
 # ---- the record itself -----------------------------------------------------------------------------------------------
@@ -54,16 +54,36 @@ class UnrecordedEvent(LoggedEvent, frozen=True, kw_only=True, tag="unrecorded"):
 
 
 class StartedEvent(LoggedEvent, frozen=True, kw_only=True, tag="started"):
-    """The job starts its first peers; ``attachment`` names the implementation that sums their gradients."""
+    """The job starts its first peers.
+
+    Attributes:
+        job: The name of the job.
+        size: The number of first peers.
+        command: The program and its arguments.
+        attachment: The name of the implementation that sums the gradients of the peers.
+        spares: The number of spares that the job keeps waiting.
+        spare_level: The stage at which they wait: "warm", ready to be admitted, or "loaded", with TensorFlow loaded.
+    """
 
     job: str
     size: int
     command: tuple[str, ...]
     attachment: str = ""
+    spares: int = 0
+    spare_level: str = "warm"
 
     def one_line(self) -> str:
         verb = "starts" if self.size == 1 else "start"
-        return f"{counted(self.size, 'peer')} {verb}: {' '.join(self.command)}"
+        return f"{counted(self.size, 'peer')} {verb}: {' '.join(self.command)}{self._spares()}"
+
+    def _spares(self) -> str:
+        """The memory that the spares will need, in words; empty without spares."""
+        if not self.spares:
+            return ""
+        needs = "of a peer" if self.spare_level == "warm" else "of a process with TensorFlow, and no device"
+        each = "each needs" if self.spares > 1 else "it needs"
+        verb = "follow" if self.spares > 1 else "follows"
+        return f" ({counted(self.spares, 'spare')} {verb}: {each} the memory {needs})"
 
 
 class EndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="ended"):
@@ -172,16 +192,6 @@ class DevicesEvent(LoggedEvent, frozen=True, kw_only=True, tag="devices"):
                 "in turn, and TensorFlow takes memory of them as it needs it"
             )
         return f"each of {counted(self.slots, 'slot')} gets one device of {listed}; the others are not used"
-
-
-class StandbyEvent(LoggedEvent, frozen=True, kw_only=True, tag="standby"):
-    """A host has no standby processes from now on; ``why`` is the reason."""
-
-    why: str
-    host: int | None = None
-
-    def one_line(self) -> str:
-        return f"peers that join load TensorFlow when they start: {self.why}"
 
 
 class RequestEvent(LoggedEvent, frozen=True, kw_only=True, tag="request"):

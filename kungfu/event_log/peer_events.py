@@ -8,14 +8,14 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from kungfu.event_log.logged_event import LoggedEvent, Number, Topic
-from kungfu.event_log.values import counted, duration, figure, label, peers_named
+from kungfu.event_log.values import counted, duration, figure, label, peers_named, size_in_bytes
 
 __all__ = [
     "BrokenEvent", "CaughtUpEvent", "DismissedEvent", "DissentEvent", "FinishedEvent", "FiniteAgainEvent", "LateEvent",
     "LostEvent", "MachinesDifferEvent", "MissingEvent", "NotFiniteEvent", "NoticedEvent", "OfferedEvent",
     "PeerEndedEvent", "Percentiles", "PhaseEvent", "ProgramEndedEvent", "RegroupingEvent", "RoundedEvent",
-    "RoundedVariable", "ShadowDissentEvent", "SpawnedEvent", "TookOverEvent", "UndefinedEvent", "UnheardEvent",
-    "ViewEvent",
+    "RoundedVariable", "ShadowDissentEvent", "SpareEvent", "SpawnedEvent", "TookOverEvent", "UndefinedEvent",
+    "UnheardEvent", "ViewEvent",
 ]  # fmt: skip
 
 # ---- peers and views -------------------------------------------------------------------------------------------------
@@ -33,10 +33,38 @@ class PeerEvent(LoggedEvent, frozen=True, kw_only=True):
 
 
 class SpawnedEvent(PeerEvent, frozen=True, kw_only=True, tag="spawned"):
-    """A peer's process was started; ``host`` is set in a job of several hosts."""
+    """A peer's process was started, or runs its program now; ``host`` is set in a job of several hosts.
+
+    If ``spare``, the job keeps the peer as a spare, until a `SpareEvent` with the state "wanted".
+    """
 
     pid: int
     host: int | None = None
+    spare: bool = False
+
+
+class SpareEvent(PeerEvent, frozen=True, kw_only=True, tag="spare"):
+    """A spare, a peer that gets ready before the job wants it, has changed its state.
+
+    Attributes:
+        state: "ready": it waits; "wanted": it is a joiner from now on; or "lost": it has ended, as ``how`` describes.
+        how: The way in which it ended; empty in other states.
+        retry_s: The earliest start of another spare after the end, in seconds from the event; None in other states.
+        memory_bytes: The memory of its process that no other process shares, once it is ready; 0 in other states.
+    """
+
+    state: str
+    how: str = ""
+    retry_s: float | None = None
+    memory_bytes: int = 0
+
+    def one_line(self) -> str:
+        match self.state:
+            case "ready":
+                return f"{self.named} waits as a spare, with {size_in_bytes(self.memory_bytes)} of memory"
+            case "wanted":
+                return f"{self.named}, a spare, is wanted"
+        return f"{self.named}, a spare, has ended ({self.how}); another starts in {duration(self.retry_s)}"
 
 
 class OfferedEvent(LoggedEvent, frozen=True, kw_only=True, tag="offered"):

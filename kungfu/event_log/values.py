@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from kungfu.event_log.numbers import as_float, as_json
 
 UNKNOWN = "-"
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def finite_number(value: object) -> float | None:
@@ -69,6 +70,19 @@ def figure(value: object) -> str:
     if given == int(given) or abs(given) >= 99.95:
         return f"{given:,.0f}"
     return f"{given:#.3g}" if abs(given) >= 1e-3 else f"{given:.2e}"
+
+
+def size_in_bytes(value: object) -> str:
+    """A number of bytes, in the unit that a person would use.
+
+    Examples:
+        >>> size_in_bytes(412_345_678), size_in_bytes(800), size_in_bytes(None)
+        ('412.3 MB', '800 bytes', 'unknown size')
+    """
+    size = finite_number(value)
+    if size is None:
+        return "unknown size"
+    return next((f"{size / least:.1f} {unit}" for least, unit in _UNITS if size >= least), f"{size:.0f} bytes")
 
 
 def duration(value: object) -> str:

@@ -125,7 +125,7 @@ def test_the_saving_is_that_of_the_run_whose_stragglers_stay() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "least"), [("4x", 0.55), ("2x", 0.3), ("1_33x", 0.1)])
-def test_on_a_model_whose_joiners_were_on_standby_the_bounds_hold(name: str, least: float) -> None:
+def test_on_a_model_whose_joiners_had_loaded_tensorflow_the_bounds_hold(name: str, least: float) -> None:
     samples, factor = round(stragglers.samples_in(100.0)), stragglers.FACTORS[name]
     seconds = stragglers.on_model(factor, samples=samples, joining_s=2.0)
     assert 1 - seconds / stragglers.seconds_for(samples, factor=factor) >= least

@@ -153,9 +153,15 @@ def test_a_missing_compiler_is_told_before_any_peer_starts(
         (("-np", "1", "--report-every", "0"), ("--report-every 0", "from 0.05 to 3600")),
         (("-np", "1", "--compare-every", "0"), ("--compare-every 0", "from 1 to 1000000 steps")),
         (("-np", "1", "--grace", "0"), ("--grace 0: must be from 1 to 86400 seconds",)),
-        (("-np", "1", "--standby", "2"), ("--standby 2: must be from 0 to --max, which is 1",)),
-        (("-np", "1", "--standby", "1", "python", "-c", "1"), ("--standby 1 with python -c 1",)),
-        (("-np", "1", "--standby", "1", "bash", "run.sh"), ("--standby 1 with bash run.sh", "takes `python` with a")),
+        *(
+            (("-np", "1", "--spares", one), (f"--spares {one}: takes a number from 0 to --max, which is 1",))
+            for one in ("2", "-1", "many", "1:warm", "1:", ":loaded", "")
+        ),
+        (("-np", "1", "--spares", "1:loaded", "python", "-c", "1"), ("--spares 1:loaded with python -c 1",)),
+        (
+            ("-np", "1", "--spares", "1:loaded", "bash", "run.sh"),
+            ("--spares 1:loaded with bash run.sh", "takes `python` with a script", "without `:loaded` takes any"),
+        ),
         (("-np", "1", "no-such-program"), ("cannot run 'no-such-program'",)),
         (("-np", "2", "-H", "127.0.0.1:1"), ("has room for 1 peers",)),
     ],

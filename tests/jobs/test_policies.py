@@ -82,9 +82,9 @@ def log_of(ended: Ended, peer: int) -> str:
 @SOAK
 def test_autoscale_brings_another_peer_once_it_has_measured_the_first(tmp_path: Path) -> None:
     policy = "kungfu.policies:autoscale(max_peers=2, efficiency=-1e9, every=5, max_global_batch=18)"
-    ended = grown(tmp_path, "autoscale", "--policy", policy, "--standby", 1, how="growing", executed=True)
+    ended = grown(tmp_path, "autoscale", "--policy", policy, "--spares", "1:loaded", how="growing", executed=True)
     assert ended.sizes == [1, 2], "no efficiency is too low"
-    # The peer that joined was on standby before, and what it printed while it loaded is a part of its output.
+    # The peer that joined was a spare before, and what it printed while it loaded is a part of its output.
     assert "keras is loaded already: False" in log_of(ended, 0)
     assert "keras is loaded already: True" in log_of(ended, 1)
 

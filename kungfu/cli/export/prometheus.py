@@ -61,7 +61,7 @@ _GAUGES: Mapping[str, Figure] = {
         "Size of the newest checkpoint.", lambda job: job.checkpoint and (job.checkpoint.size_bytes or math.nan)
     ),
     "kungfu_peer_processes": (
-        "Processes of peers that run, those that are getting ready among them.",
+        "Processes of peers that run, joiners and spares among them.",
         lambda job: sum(one.state != "ended" for one in job.peers.values()) if job.tally.counts else None,
     ),
     "kungfu_hosts": ("Hosts of the job.", lambda job: len(job.hosts_present) if job.tally.counts else None),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
-from kungfu.event_log.events import DevicesEvent, PeerEndedEvent, StandbyEvent
+from kungfu.event_log.events import DevicesEvent, PeerEndedEvent
 from kungfu.runtime.agent.agent_service import AgentService
 from kungfu.runtime.agent.consensus.consensus_service import HostService, LeaderLost, may_be_up
 from kungfu.runtime.agent.consensus.election import NoQuorum, elect
@@ -74,7 +74,8 @@ class Agent:
         consensus = ConsensusState(job.own_host, patience_s=job.deadlines.heartbeat_s)
         slots = job.hosts[job.own_host].slots if self._several_hosts else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
-            job.command, environment=job.environment, slots=slots, journal=journal, listener=self, standby=job.standby
+            job.command, environment=job.environment, slots=slots, journal=journal, listener=self,
+            spares=job.spares.number,
         )  # fmt: skip
         self._context = AgentContext(
             job, job.settings, consensus, supervisor, HostRecorder(journal, console, listeners=listeners),
@@ -170,9 +171,11 @@ class Agent:
         settings = context.settings
         if self._several_hosts:
             try:
+                supervisor = context.supervisor
                 admitted = request_admission(
-                    context.job, settings, interrupted=interrupted, threads=context.supervisor.threads
-                )
+                    context.job, settings, interrupted=interrupted, threads=supervisor.threads,
+                    devices=len(supervisor.devices),
+                )  # fmt: skip
             # The job refuses this host, or no leader has admitted it in time.
             except KungfuError as error:
                 code = 3 if isinstance(error, DeadlineExceeded) else 2
@@ -238,11 +241,18 @@ class Agent:
         # No event came; or peers report constantly, and deadlines must be checked nevertheless.
         if event is None:
             event, self._last_tick = decided.Tick(), time.monotonic()
-            if why := self._context.supervisor.keep_standby():
-                self._context.recorder.event(StandbyEvent(why=why, host=self._recorded_host), shown=True)
+            self._report_loaded_spares()
             self._server.end_strangers()
         outcome = self._role.handle(event)
         return self._run_election(outcome.how) if isinstance(outcome, LeaderLost) else outcome
+
+    def _report_loaded_spares(self) -> None:
+        """Queues a report to the leader for each spare of this host that has loaded since the last call."""
+        for peer, memory_bytes in self._context.supervisor.newly_loaded():
+            loaded = pb.HostEvent(
+                host=self._job.own_host, kind=pb.HOST_EVENT_KIND_LOADED, peer=peer, memory_bytes=memory_bytes
+            )
+            self._context.host_events.put(loaded)
 
     def _run_election(self, how: str) -> Ending | None:
         context = self._context
@@ -286,7 +296,7 @@ class Agent:
             (add_HostServiceServicer_to_server, hosts),
             host=job.settings.agent,
             secret=job.settings.secret,
-            threads=8 + 2 * job.settings.limits.maximum + 4 * len(job.hosts),
+            threads=8 + 2 * (job.settings.limits.maximum + job.spares.number) + 4 * len(job.hosts),
             port=job.hosts[job.own_host].port,
         )
 

@@ -23,8 +23,9 @@ _ANSWER_S = 5.0
 
 @dataclass(frozen=True)
 class PhaseProgressAsked:
-    """A joiner asks which phases of the job are over."""
+    """A peer outside the view asks which phases of the job are over."""
 
+    peer: int
     reply: Future[pb.PhaseProgress]
 
 
@@ -55,9 +56,9 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         self._recorder.finished(finished)
         return self._confirm(decided.TrainingFinished(finished.peer, finished.leaving, finished.phase), context)
 
-    def GetPhaseProgress(self, request: pb.Empty, context: Any) -> pb.PhaseProgress:  # noqa: N802 - gRPC's name
+    def GetPhaseProgress(self, request: pb.PeerInfo, context: Any) -> pb.PhaseProgress:  # noqa: N802 - gRPC's name
         asked: Future[pb.PhaseProgress] = Future()
-        self._put(PhaseProgressAsked(asked))
+        self._put(PhaseProgressAsked(request.id, asked))
         try:
             return asked.result(timeout=_ANSWER_S)
         # This agent is ending, or is blocked: the peer asks again.

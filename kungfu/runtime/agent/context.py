@@ -12,7 +12,7 @@ from typing import Any
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
-from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, ReplacementLimits
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, ReplacementLimits, SpareLimits
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.hosts import Host
@@ -33,7 +33,7 @@ class JobSpec:
         scaling: "elastic" if people and schedulers may change the peers of the job, else "inelastic".
         hosts: The hosts of the job; by default only this machine, with room for every peer.
         own_host: The number of this host in ``hosts``.
-        standby: The number of standby processes of this host, which load TensorFlow in advance for joiners.
+        spares: The number of peers that get ready before the job wants them, and the stage at which they wait.
     """
 
     command: tuple[str, ...]
@@ -44,7 +44,7 @@ class JobSpec:
     scaling: Scaling = "elastic"
     hosts: tuple[Host, ...] = (Host("127.0.0.1", 1 << 16, 0),)
     own_host: int = 0
-    standby: int = 0
+    spares: SpareLimits = field(default_factory=SpareLimits)
 
     @property
     def deadlines(self) -> Deadlines:
@@ -53,7 +53,7 @@ class JobSpec:
 
     @property
     def limits(self) -> JobLimits:
-        return JobLimits(self.deadlines, self.replacements, self.settings.limits.minimum)
+        return JobLimits(self.deadlines, self.replacements, self.settings.limits.minimum, self.spares)
 
 
 @dataclass(frozen=True)

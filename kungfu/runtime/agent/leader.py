@@ -69,7 +69,8 @@ class Leader:
         if self._elected is not None:
             return self._take_over(self._elected)
         self._record_host(self._job.own_host, os.getpid())
-        return self._add_host(self._job.own_host, self._context.supervisor.threads)
+        supervisor = self._context.supervisor
+        return self._add_host(self._job.own_host, supervisor.threads, len(supervisor.devices))
 
     def handle(self, event: Any) -> Ending | None:
         """Handles an event of this agent's queue; returns the ending of the job, if it ends."""
@@ -101,8 +102,8 @@ class Leader:
             case pb.HostEvent():
                 return self._on_host_event(event)
             # A joiner asks for the phases that it has missed.
-            case PhaseProgressAsked(reply):
-                reply.set_result(_phase_progress(self.cluster))
+            case PhaseProgressAsked(peer, reply):
+                reply.set_result(_phase_progress(self.cluster, peer))
                 return None
             # The job waits for hosts: nothing else has a deadline yet.
             case decided.Tick() if not self._controller.has_begun:
@@ -157,23 +158,34 @@ class Leader:
         if not self._controller.has_begun:  # the record begins with the hosts admitted before
             self._controller.replicator.send(host.number, pb.ReplicateRequest(reports=self._admissions))
         self._record_host(host.number, host.pid)
-        return self._add_host(host.number, host.threads)
+        return self._add_host(host.number, host.threads, host.devices)
 
-    def _add_host(self, number: int, threads: int) -> Ending | None:
+    def _add_host(self, number: int, threads: int, devices: int) -> Ending | None:
         job = self._job
+        if devices:
+            hosts = replace(self.cluster.hosts, devices={**self.cluster.hosts.devices, number: devices})
+            self._controller.cluster = replace(self.cluster, hosts=hosts)
         slots = job.hosts[number].slots if self._has_followers else UNBOUNDED
         # The host joins, or returns to, a running job.
         if self._controller.has_begun:
             return self._controller.decide(decided.HostJoined(number, slots))
         before = self.cluster.hosts
-        hosts = Hosts({**before.slots, number: slots}, shares={**before.shares, number: threads})
+        shares = {**before.shares, number: threads}
+        hosts = Hosts({**before.slots, number: slots}, shares=shares, devices=before.devices)
         self._controller.cluster = replace(self.cluster, hosts=hosts)
         # Other hosts are still to come.
         if len(hosts.slots) < len(job.hosts):
             return None
         settings = self._context.settings
         self._controller.record(
-            events.StartedEvent(job=settings.job, size=job.size, command=job.command, attachment=settings.attachment),
+            events.StartedEvent(
+                job=settings.job,
+                size=job.size,
+                command=job.command,
+                attachment=settings.attachment,
+                spares=job.spares.number,
+                spare_level=job.spares.level,
+            ),
             shown=True,
         )
         return self._controller.apply(start_job(job.size, limits=job.limits, now=self._clock(), hosts=hosts))
@@ -206,6 +218,8 @@ class Leader:
             return None
         if event.kind == pb.HOST_EVENT_KIND_SIGNALLED:
             return self._on_signal(event.host, event.code)
+        if event.kind == pb.HOST_EVENT_KIND_LOADED:
+            return self._controller.handle(decided.SpareLoaded(event.peer, event.memory_bytes))
         self._controller.executor.tails[event.peer] = list(event.tail)
         # The peer's host was declared lost, or the end of the peer is known already.
         if event.peer not in self.cluster.alive:
@@ -304,13 +318,16 @@ def _awaits(cluster: Cluster) -> bool:
 def _without(hosts: Hosts, host: int) -> Hosts:
     """The hosts without ``host``, which was lost before the job began."""
     slots = {number: count for number, count in hosts.slots.items() if number != host}
-    return Hosts(slots, shares={number: share for number, share in hosts.shares.items() if number != host})
+    shares = {number: share for number, share in hosts.shares.items() if number != host}
+    return Hosts(slots, shares=shares, devices=hosts.devices)
 
 
-def _phase_progress(cluster: Cluster) -> pb.PhaseProgress:
-    """The number of completed phases, and the peers that hold their results."""
+def _phase_progress(cluster: Cluster, peer: int) -> pb.PhaseProgress:
+    """The number of completed phases, and the peers that hold their results, as the answer to a peer."""
     view, phases = cluster.view, cluster.phases
-    over = phases.number if phases.is_over else phases.number - 1
+    # The program may end after this phase: a spare, which has no part in its end, waits until another phase begins.
+    is_known = phases.is_over and peer not in cluster.spares.waiting
+    over = phases.number if is_known else phases.number - 1
     there = {*cluster.members, *cluster.between_phases} - cluster.starting.keys()
     holders = [from_peer(peer) for peer in (view.peers if view else ()) if peer.id in there]
     return pb.PhaseProgress(over=over, holders=holders)

@@ -75,7 +75,7 @@ def word_converters(enum: Any, words: Sequence[str], *, unspecified: str | None 
         words: All words, one for each nonzero value.
         unspecified: The word for the zero value; if ``None``, the zero value is refused.
 
-    >>> to_value, to_word = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled"))
+    >>> to_value, to_word = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled", "loaded"))
     >>> to_value("ended") == pb.HOST_EVENT_KIND_ENDED, to_word(pb.HOST_EVENT_KIND_ENDED)
     (True, 'ended')
     """

@@ -50,6 +50,7 @@ class HostEventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     HOST_EVENT_KIND_SPAWNED: _ClassVar[HostEventKind]
     HOST_EVENT_KIND_ENDED: _ClassVar[HostEventKind]
     HOST_EVENT_KIND_SIGNALLED: _ClassVar[HostEventKind]
+    HOST_EVENT_KIND_LOADED: _ClassVar[HostEventKind]
 
 class RequestState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -72,6 +73,8 @@ class PeerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PEER_STATE_READY: _ClassVar[PeerState]
     PEER_STATE_TRAINING: _ClassVar[PeerState]
     PEER_STATE_LEAVING: _ClassVar[PeerState]
+    PEER_STATE_STARTING_SPARE: _ClassVar[PeerState]
+    PEER_STATE_SPARE: _ClassVar[PeerState]
 FAILURE_KIND_UNSPECIFIED: FailureKind
 FAILURE_KIND_PEER: FailureKind
 FAILURE_KIND_DEADLINE: FailureKind
@@ -99,6 +102,7 @@ HOST_EVENT_KIND_UNSPECIFIED: HostEventKind
 HOST_EVENT_KIND_SPAWNED: HostEventKind
 HOST_EVENT_KIND_ENDED: HostEventKind
 HOST_EVENT_KIND_SIGNALLED: HostEventKind
+HOST_EVENT_KIND_LOADED: HostEventKind
 REQUEST_STATE_UNSPECIFIED: RequestState
 REQUEST_STATE_ACCEPTED: RequestState
 REQUEST_STATE_CARRIED_OUT: RequestState
@@ -112,6 +116,8 @@ PEER_STATE_STARTING: PeerState
 PEER_STATE_READY: PeerState
 PEER_STATE_TRAINING: PeerState
 PEER_STATE_LEAVING: PeerState
+PEER_STATE_STARTING_SPARE: PeerState
+PEER_STATE_SPARE: PeerState
 
 class Ack(_message.Message):
     __slots__ = ()
@@ -430,16 +436,18 @@ class PeerReport(_message.Message):
     def __init__(self, peer_progressed: _Optional[_Union[PeerProgressed, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., view_started: _Optional[_Union[ViewStarted, _Mapping]] = ..., peers_lost: _Optional[_Union[PeersLost, _Mapping]] = ..., peer_noticed: _Optional[_Union[PeerNoticed, _Mapping]] = ..., program_exiting: _Optional[_Union[ProgramExiting, _Mapping]] = ...) -> None: ...
 
 class PeerProgressed(_message.Message):
-    __slots__ = ("peer", "ready", "identity", "phase")
+    __slots__ = ("peer", "ready", "identity", "phase", "memory_bytes")
     PEER_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     peer: PeerInfo
     ready: bool
     identity: Identity
     phase: int
-    def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ..., ready: bool = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., phase: _Optional[int] = ...) -> None: ...
+    memory_bytes: int
+    def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ..., ready: bool = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., phase: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Identity(_message.Message):
     __slots__ = ("program", "machine")
@@ -579,16 +587,18 @@ class HostAdmissionRequest(_message.Message):
     def __init__(self, host: _Optional[_Union[HostInfo, _Mapping]] = ..., command_line: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HostInfo(_message.Message):
-    __slots__ = ("number", "pid", "incarnation", "threads")
+    __slots__ = ("number", "pid", "incarnation", "threads", "devices")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     number: int
     pid: int
     incarnation: str
     threads: int
-    def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., threads: _Optional[int] = ...) -> None: ...
+    devices: int
+    def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., threads: _Optional[int] = ..., devices: _Optional[int] = ...) -> None: ...
 
 class HostAdmissionReply(_message.Message):
     __slots__ = ("settings", "refusal", "retry", "term")
@@ -635,18 +645,20 @@ class ReplicateRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Spawn, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ..., requests: _Optional[bytes] = ...) -> None: ...
 
 class Spawn(_message.Message):
-    __slots__ = ("peer", "joins", "leaving", "threads", "host")
+    __slots__ = ("peer", "joins", "leaving", "threads", "host", "loads_only")
     PEER_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    LOADS_ONLY_FIELD_NUMBER: _ClassVar[int]
     peer: int
     joins: bool
     leaving: _containers.RepeatedScalarFieldContainer[int]
     threads: int
     host: int
-    def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., leaving: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ..., host: _Optional[int] = ...) -> None: ...
+    loads_only: bool
+    def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., leaving: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ..., host: _Optional[int] = ..., loads_only: bool = ...) -> None: ...
 
 class JobEnd(_message.Message):
     __slots__ = ("code", "why", "peer", "failed", "output", "chosen")
@@ -711,7 +723,7 @@ class VoteReply(_message.Message):
     def __init__(self, granted: bool = ..., hears_leader: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ..., voted_term: _Optional[int] = ..., requests: _Optional[bytes] = ..., has_quorum: bool = ...) -> None: ...
 
 class HostEvent(_message.Message):
-    __slots__ = ("host", "kind", "peer", "pid", "code", "tail", "number")
+    __slots__ = ("host", "kind", "peer", "pid", "code", "tail", "number", "memory_bytes")
     HOST_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -719,6 +731,7 @@ class HostEvent(_message.Message):
     CODE_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     host: int
     kind: HostEventKind
     peer: int
@@ -726,7 +739,8 @@ class HostEvent(_message.Message):
     code: int
     tail: _containers.RepeatedScalarFieldContainer[str]
     number: int
-    def __init__(self, host: _Optional[int] = ..., kind: _Optional[_Union[HostEventKind, str]] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
+    memory_bytes: int
+    def __init__(self, host: _Optional[int] = ..., kind: _Optional[_Union[HostEventKind, str]] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Asked(_message.Message):
     __slots__ = ("resize", "leave", "scale_out", "migrate", "profile", "set_batch", "set_rate", "save_checkpoint", "stop_training", "retry", "set_limits", "release", "set_number", "set_average_interval", "by", "step", "inputs", "won", "lost", "id", "if_view", "number", "superseded_by", "sizes")

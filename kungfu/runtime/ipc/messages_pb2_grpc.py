@@ -553,7 +553,7 @@ class AgentServiceStub(object):
                 _registered_method=True)
         self.GetPhaseProgress = channel.unary_unary(
                 '/kungfu.v1.AgentService/GetPhaseProgress',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PeerInfo.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseProgress.FromString,
                 _registered_method=True)
 
@@ -605,7 +605,7 @@ def add_AgentServiceServicer_to_server(servicer, server):
             ),
             'GetPhaseProgress': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPhaseProgress,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.FromString,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PeerInfo.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseProgress.SerializeToString,
             ),
     }
@@ -715,7 +715,7 @@ class AgentService(object):
             request,
             target,
             '/kungfu.v1.AgentService/GetPhaseProgress',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PeerInfo.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseProgress.FromString,
             options,
             channel_credentials,

@@ -97,8 +97,9 @@ class RequestHandler:
         # Rank 0 has reported steps, or the outcome of a request.
         elif isinstance(event, NewRecords):
             steps = [self._recent.add_step(line) for line in event.rows]
-            # Steps during the start of a joiner do not count for a profile.
-            self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
+            # Steps during the start of a joiner or a spare do not count for a profile.
+            is_disturbed = cluster.starting or any(one.ready is None for one in cluster.spares.waiting.values())
+            self._measured = () if is_disturbed else tuple(one for one in steps if one is not None)
             for reported in event.events:
                 self._recent.add_event(reported)
         # The first peer has reached the end of training: no later request can be met.

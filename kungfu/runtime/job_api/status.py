@@ -14,7 +14,7 @@ from kungfu.runtime.core.requests.request_log import Answer, LoggedRequest, Requ
 from kungfu.runtime.core.size_limits import Hold
 from kungfu.runtime.settings import Limits
 
-PeerState = Literal["starting", "ready", "training", "leaving"]
+PeerState = Literal["starting", "ready", "training", "leaving", "starting spare", "spare"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class PeerStatus:
         rank: The rank of the peer; ``None`` outside the view.
         host: The name of the peer's host.
         pid: The id of the peer's process.
-        state: "starting", "ready", "training" or "leaving".
+        state: "starting", "ready", "training" or "leaving"; "starting spare" or "spare" if the job does not yet want
+            the peer.
         for_s: Seconds since the peer entered this state.
         speed: The average speed, as a fraction of the median peer's speed; ``None`` if no policy measures speeds.
         is_straggler: True if the speed is below `kungfu.slowness.STRAGGLER`; ``None`` if the speed is unknown.
@@ -148,7 +149,9 @@ def peer_states(cluster: Cluster) -> dict[int, PeerState]:
         peer: "training" if peer in members else "leaving" for peer in sorted(cluster.alive)
     }
     coming = {peer: entry for peer, entry in cluster.starting.items() if peer in states}
-    return states | {peer: "starting" if entry.ready is None else "ready" for peer, entry in coming.items()}
+    states |= {peer: "starting" if entry.ready is None else "ready" for peer, entry in coming.items()}
+    spares = {peer: entry for peer, entry in cluster.spares.waiting.items() if peer in states}
+    return states | {peer: "starting spare" if entry.ready is None else "spare" for peer, entry in spares.items()}
 
 
 def request_progress(entry: LoggedRequest, *, answer: Answer, now: float) -> RequestProgress:

@@ -21,7 +21,7 @@ from kungfu.runtime.core.cluster.events import ReportedEvent
 from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_report
+from kungfu.runtime.ipc.convert import from_peer, from_report
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.settings import Settings
 
@@ -60,7 +60,7 @@ class AgentClient:
 
     def phase_progress(self) -> pb.PhaseProgress:
         """The number of finished phases of the job, and the peers that know their results."""
-        progress: pb.PhaseProgress = self._call(self._stub.GetPhaseProgress, pb.Empty())
+        progress: pb.PhaseProgress = self._call(self._stub.GetPhaseProgress, from_peer(self.peer))
         return progress
 
     def report(self, event: ReportedEvent) -> None:

@@ -16,6 +16,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import psutil
+
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Adjust, BarrierInput, BarrierResult, Decision, LossRecovery, as_decided, decide
@@ -130,6 +132,7 @@ class JobMembership(Membership):
         description: Description = NOTHING_SAID,
         machine: str = "",
         opening_terms: Callable[[View, int], Terms] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> BarrierResult:
         with state.writable():  # the first use is slow, and here no other peer waits for it
             state.digest()
@@ -138,7 +141,8 @@ class JobMembership(Membership):
         # From here on this peer only waits, and takes no processor time from the other peers of its host.
         self._not_on_their_way([peer])
         identity = Identity(description.digest, machine)
-        client.report(PeerProgressed(client.peer, True, identity, self.data_position.local.phase))
+        phase, memory_bytes = self.data_position.local.phase, psutil.Process().memory_full_info().uss
+        client.report(PeerProgressed(client.peer, True, identity, phase, memory_bytes))
         self._protocol.attachment.close()
 
         def make_terms(view: View, admission: pb.Admission) -> MakeTerms | None:
@@ -147,7 +151,7 @@ class JobMembership(Membership):
                 return None
             return partial(opening_terms, view, admission.target)
 
-        result = self._enter_when_admitted(state, make_terms, None, None)
+        result = self._enter_when_admitted(state, make_terms, None, None, meanwhile)
         self._preemption.callback(on_preemption_signal(lambda: client.report(PeerNoticed(peer))))
         service.inbox.remind()
         return result
@@ -303,6 +307,7 @@ class JobMembership(Membership):
         make_terms: Callable[[View, pb.Admission], MakeTerms | None],
         before: Decision | None,
         loss: NoticedLoss | None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> BarrierResult:
         """Waits for a view that admits this peer, and enters it; repeats this if the view breaks before its first step.
 
@@ -312,10 +317,16 @@ class JobMembership(Membership):
                 admission contains the settings.
             before: The decision that was in force; ``None`` for a joiner.
             loss: The loss to report first; ``None`` for a joiner.
+            meanwhile: Called several times a second while a joiner waits.
         """
         client, peer = self._protocol.agent_client, self._protocol.settings.peer
         # The others wait for a peer that was in a view of this phase; a joiner may come too late.
-        watch = phase_watch(client, self.data_position.local.phase) if before is None else lambda: None
+        watch_phase = phase_watch(client, self.data_position.local.phase) if before is None else lambda: None
+
+        def watch() -> None:
+            watch_phase()
+            meanwhile()
+
         while True:
             started, parts = time.monotonic(), dict[str, float]()
             if loss is None:

@@ -59,6 +59,7 @@ class Membership(Protocol):
         description: Description = NOTHING_SAID,
         machine: str = "",
         opening_terms: Callable[[View, int], Terms] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> BarrierResult:
         """Reports that this peer is ready, and waits until it is in a view and has received the state of the others.
 
@@ -72,6 +73,7 @@ class Membership(Protocol):
             machine: Threads and processor, as text; a difference between peers is only reported.
             opening_terms: Makes the settings of the first view of a phase; called on the view's coordinator only.
                 The arguments are the view, and the size of the job including joiners on their way (0 without joiners).
+            meanwhile: Called several times a second until this peer is admitted to a view.
 
         Returns:
             The view of this peer and the settings of the view; the result's ``before`` is ``None``.

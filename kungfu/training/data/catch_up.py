@@ -4,6 +4,7 @@
 reading. The other peers train meanwhile, so the joiner reads on to their new position, and so on. Usually reading is
 faster than training, and the distance shrinks with each round. If it does not, the joiner reads a short distance once
 it is in the view, within the deadline of a step. A long distance would keep all peers waiting: the joiner gives up.
+While the joiner, or a spare, waits to be admitted, it reads on as the others train.
 
 *A peer that takes over a partition* is in a view, and its share of the next step begins in the middle of that
 partition. All peers compute the new assignment, so they know beforehand that some peer may have to read for long.
@@ -39,6 +40,7 @@ _SHORT_S = 1.0
 _SHRINKS = 0.9
 _WORTH_A_REMARK = 2  # batches
 _REPORT_EVERY_S = 0.5
+_KEEP_UP_EVERY_S = 1.0
 # After this time the reason for the wait is printed.
 _REMARK_AFTER_S = 2.0
 _WORTH_AN_EVENT_S = 1.0
@@ -139,6 +141,7 @@ class DataCursor:
         self._stream: Stream | None = None  # data that every peer reads
         self._newest: Position | None = None  # the position in the stream, as offered to joiners
         self._partitions: SequentialSource | None = None  # data whose partitions pass from peer to peer
+        self._kept_up = 0.0  # the time of the last request of the others' position, as this peer waited
         self._recorded = 0  # the number of passed samples that need no event: recorded already, or read at once
 
     def follow(self, source: SampleSource) -> None:
@@ -167,6 +170,18 @@ class DataCursor:
         found = catch_up(self._stream, newest, meanwhile=others.report_reading, allowed_s=others.allowed_s)
         if found is not None:
             others.log_caught_up(*found)
+
+    def keep_up(self, *, phase: int) -> None:
+        """Reads on to the current position of training while this peer waits to be admitted, at most once a second.
+
+        A spare may wait for hours: without this, all peers would wait for its reading once it is admitted.
+        """
+        stream, others, now = self._stream, self._others, time.monotonic()
+        if stream is None or others is None or now - self._kept_up < _KEEP_UP_EVERY_S:
+            return
+        self._kept_up = now
+        if (position := others.of_others(max(1, phase))) is not None and stream.lacks(position):
+            stream.read_ahead(position, meanwhile=others.report_reading)
 
     def await_others(
         self, is_loaded: Callable[[float], bool], *, exchange: Callable[[Callable[[PeerGroup], None]], bool]

@@ -49,8 +49,8 @@ from kungfu.training.state.program_description import machine_in_words
 from kungfu.training.state.registered_sync import PendingSync
 
 
-def join(run: Run) -> None:
-    """Joins the job, and enters its current view."""
+def join(run: Run, *, meanwhile: Callable[[], None]) -> None:
+    """Joins the job, and enters its current view; ``meanwhile`` is called regularly until this peer is admitted."""
     started = time.monotonic()
     # No rule has fired yet: this call only loads code, for which all other peers would otherwise wait at a barrier.
     _posted(run)
@@ -59,8 +59,9 @@ def join(run: Run) -> None:
         return _continued(_first_terms(run, view.size), run.settings.terms_before, target=target)
 
     result = run.membership.join(
-        run.state, description=between_steps.described(run), machine=machine_in_words(), opening_terms=opening_terms
-    )
+        run.state, description=between_steps.described(run), machine=machine_in_words(), opening_terms=opening_terms,
+        meanwhile=meanwhile,
+    )  # fmt: skip
     after = result.after
     # The batch size of the first view depends on the view's size; the terms of a later view include the batch size.
     terms = after.terms if after.terms.global_batch_size else _first_terms(run, after.view.size)

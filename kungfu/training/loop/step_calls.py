@@ -213,7 +213,7 @@ class StepCalls:
                 hint = f"; {rate}" if name == "learning_rate" else ""
                 raise refusal(rule, f"{error}{hint}") from error
         self.data_cursor.catch_up(phase=run.settings.phase)
-        barrier.join(run)
+        barrier.join(run, meanwhile=partial(self.data_cursor.keep_up, phase=run.settings.phase))
         if run.models is not None:
             run.models.restart(at=run.steps())
         self.step_log.record_view()

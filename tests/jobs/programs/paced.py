@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import sys
 
-print("keras is loaded already:", "keras" in sys.modules)  # by a process on standby
+print("keras is loaded already:", "keras" in sys.modules)  # of a "loaded" spare
 
 import json
 import os

@@ -21,7 +21,7 @@ from kungfu.runtime.settings import Settings
 
 _REPLY_S = 4.0
 # Host events remain messages in the queue of an agent; the words appear only in errors.
-_, _kind_of = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled"))
+_, _kind_of = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled", "loaded"))
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
         "-np": str(job.size),
         "--min and --max": f"{settings.limits.minimum} and {settings.limits.maximum}",
         "--attachment": settings.attachment,
+        "--spares": f"{job.spares.number}:{job.spares.level}",
         "--policy": " and ".join(settings.policies),
         "--deadline, --ready-deadline and --heartbeat": ", ".join(
             f"{name} {value:g}" for name, value in asdict(settings.deadlines).items()
@@ -64,7 +65,7 @@ class Admitted:
 
 
 def request_admission(
-    job: JobSpec, own: Settings, *, interrupted: Callable[[], bool], threads: int = 0
+    job: JobSpec, own: Settings, *, interrupted: Callable[[], bool], threads: int = 0, devices: int = 0
 ) -> Admitted | None:
     """Requests admission from the other hosts until the leader admits this host.
 
@@ -73,6 +74,7 @@ def request_admission(
         own: The settings of this host's peers, including the address of the host's agent.
         interrupted: Returns True to give up.
         threads: The threads that each peer would get from this host's cores.
+        devices: The number of GPUs that the peers of this host may use.
 
     Returns:
         The admission; ``None`` if this agent has to found the job, or was interrupted.
@@ -82,7 +84,9 @@ def request_admission(
         DeadlineExceeded: No agent has admitted this host within ``--ready-deadline``.
     """
     until = time.monotonic() + job.settings.deadlines.ready_s
-    own_host = pb.HostInfo(number=job.own_host, pid=os.getpid(), incarnation=secrets.token_hex(8), threads=threads)
+    own_host = pb.HostInfo(
+        number=job.own_host, pid=os.getpid(), incarnation=secrets.token_hex(8), threads=threads, devices=devices
+    )  # fmt: skip
     request = pb.HostAdmissionRequest(host=own_host, command_line=command_line_of(job))
     while not interrupted():
         job_exists, silent = False, list[str]()

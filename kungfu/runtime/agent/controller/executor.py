@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from typing import Any
 
 from kungfu.event_log import events
@@ -40,6 +41,7 @@ class Executor:
         known: Callable[[], Cluster],
     ) -> None:  # fmt: skip
         self._context, self._replicator, self._record = context, replicator, record
+        self._known = known
         self._own_host, self._several = context.job.own_host, len(context.job.hosts) > 1
         self._peers = PeerClient(context.settings, context.put, known=known, term=replicator.term)
         self.addresses, self.pids = dict(snapshot.addresses), dict(snapshot.pids)
@@ -52,6 +54,8 @@ class Executor:
         match command:
             case decided.Spawn():
                 self._spawn(command)
+            case decided.ReportSpare():
+                self._record(events.SpareEvent(**asdict(command)), shown=True)
             case decided.Kill(peer, reason):
                 self._record(events.DismissedEvent(peer=peer, reason=reason), shown=True)
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
@@ -110,7 +114,8 @@ class Executor:
     def record_spawn(self, peer: int, pid: int, *, host: int) -> None:
         """Stores the process id of a peer that was started, and records the start."""
         self.pids[peer] = pid
-        self._record(events.SpawnedEvent(peer=peer, pid=pid, host=host if self._several else None))
+        is_spare = peer in self._known().spares.waiting
+        self._record(events.SpawnedEvent(peer=peer, pid=pid, host=host if self._several else None, spare=is_spare))
 
     def forget_all_but(self, alive: Collection[int]) -> None:
         """Removes the data of ended peers, so that the replicated state does not grow with every peer."""

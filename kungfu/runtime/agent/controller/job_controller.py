@@ -237,7 +237,7 @@ def root_cause(
     # The process of the peer has not ended, but the peer has reported the error.
     if command.kind is not None:
         exit_kinds[command.peer] = command.kind
-    awaited = cluster.alive - set(command.others)
+    awaited = cluster.wanted - set(command.others)
     # If the cause is known, only the end of that peer, with its last output, is awaited; else the ends of all others.
     awaited = awaited & {command.peer} if command.code is not None else awaited - {command.peer}
     deadline = time.monotonic() + _ROOT_CAUSE_S

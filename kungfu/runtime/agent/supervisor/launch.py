@@ -64,7 +64,7 @@ class PeerProcess:
         The threads are separate because a child of the peer may hold the output open after the peer has exited.
 
         Args:
-            log: Receives all output, including output of a standby process before it became the peer.
+            log: Receives all output.
             on_line: Receives each line of output.
             on_exit: Receives the exit code (negative: the signal) when the peer has exited.
         """

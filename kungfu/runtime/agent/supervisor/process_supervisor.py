@@ -7,8 +7,11 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
+
+import psutil
 
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.supervisor.launch import (
@@ -20,15 +23,13 @@ from kungfu.runtime.agent.supervisor.launch import (
     terminate_all,
     threads_per_peer,
 )
+from kungfu.runtime.agent.supervisor.loaded_process import LoadedProcess
 from kungfu.runtime.agent.supervisor.slots import choose_slot, devices_of
-from kungfu.runtime.agent.supervisor.standby import StandbyPool
 from kungfu.runtime.core.cluster.events import Spawn
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.settings import Settings
 
 _GRACE_S = 2.0
-CALM_S = 20.0
-_STANDBY = -1  # in the page of joiners: a loading process takes processor time from the peers, like a joiner
 
 
 class ProcessListener(Protocol):
@@ -51,7 +52,7 @@ class ProcessSupervisor:
         journal: Writes the peers' output.
         listener: Receives the peers' lines and exits.
         clock: A monotonic clock in seconds.
-        standby: The number of standby processes for peers that start later.
+        spares: The number of spares of the job, which get devices beyond those of the slots if there are any.
 
     Attributes:
         joiners: The page that shows which joiners are getting ready on this host; the peers of this host read the page.
@@ -66,20 +67,20 @@ class ProcessSupervisor:
         journal: Journal,
         listener: ProcessListener,
         clock: Callable[[], float] = time.monotonic,
-        standby: int = 0,
+        spares: int = 0,
     ) -> None:
-        self._standby, self._threads = StandbyPool(command, size=standby), 0
         self._command, self._environment, self.slots = list(command), environment, slots
         self._journal, self._listener, self._clock = journal, listener, clock
         self._processes: dict[int, PeerProcess] = {}
         self._slots_by_peer: dict[int, int] = {}
         self._vacated: dict[int, float] = {}
         self._folder: str | None = None
-        self._joined_s: float | None = None  # when a joiner was started last
+        self._seats = max(slots, min(slots + spares, len(self.devices)))
+        self._loaded: dict[int, LoadedProcess] = {}  # the processes that load TensorFlow, or have loaded it, and wait
         self.joiners = JoinerPage.create()
 
     def start(self, settings: Settings, spawn: Spawn, *, on_start: Callable[[int], None] = lambda pid: None) -> int:
-        """Starts a peer and returns its process id.
+        """Starts a peer and returns its process id; a peer that waits with TensorFlow loaded runs its program.
 
         Args:
             settings: The settings that all peers share: everything except the id of a peer.
@@ -87,20 +88,35 @@ class ProcessSupervisor:
             on_start: Receives the process id before the listener can receive the peer's exit.
         """
         peer = spawn.peer
+        if peer in self._processes and peer not in self._loaded:
+            # A new leader has repeated the command.
+            return self._processes[peer].pid
         settings = replace(settings, peer=peer, joiner_page=self.joiners.path)
         # A joiner gets the state of the others, not a checkpoint; other peers here are slower until it can join.
         if spawn.joins:
             settings = replace(settings, checkpoints=replace(settings.checkpoints, founders=0, resume=""))
             self.joiners.add(peer)
-            self._joined_s = self._clock()
+        if spawn.loads_only:
+            # The process holds no device, and so no slot, until the job wants the peer.
+            loaded = LoadedProcess.start(
+                self._command, environment=self._environment_of(0, spawn.threads), folder=self._temporary_folder()
+            )
+            self._loaded[peer] = loaded
+            return self._watch(peer, loaded.process, on_start)
         used = {one: slot for one, slot in list(self._slots_by_peer.items()) if one in self.running}
-        slot = choose_slot(used, slots=self.slots, leaving=spawn.leaving, vacated=self._vacated, now=self._clock())
-        self._threads = spawn.threads
-        environment = {**self._environment_of(slot), **settings.to_environment()}
-        process = self._standby.claim(environment)
-        if process is None:
-            process = start(self._command, environment=environment, folder=self._temporary_folder())
-        self._processes[peer], self._slots_by_peer[peer] = process, slot
+        slot = choose_slot(used, slots=self._seats, leaving=spawn.leaving, vacated=self._vacated, now=self._clock())
+        environment = {**self._environment_of(slot, spawn.threads), **settings.to_environment()}
+        self._slots_by_peer[peer] = slot
+        if (waiting := self._loaded.pop(peer, None)) is not None:
+            # If the process has just ended, its exit is reported like that of a joiner.
+            waiting.run(environment)
+            on_start(waiting.process.pid)
+            return waiting.process.pid
+        process = start(self._command, environment=environment, folder=self._temporary_folder())
+        return self._watch(peer, process, on_start)
+
+    def _watch(self, peer: int, process: PeerProcess, on_start: Callable[[int], None]) -> int:
+        self._processes[peer] = process
         on_start(process.pid)
         process.watch(
             self._journal.output_of(peer),
@@ -109,32 +125,28 @@ class ProcessSupervisor:
         )
         return process.pid
 
-    def keep_standby(self) -> str:
-        """Starts the missing standby processes, one after the other, unless a joiner was started here recently: loading
-        takes processor time from the peers. If no standby processes are started any more, returns the reason once; else
-        returns an empty text."""
-        pool = self._standby
-        # None are wanted, or the reason was already returned.
-        if not pool.size:
-            return ""
-        is_short = pool.is_short()
-        if not pool.is_loading:
-            self.joiners.remove([_STANDBY])
-        if is_short and (self._joined_s is None or self._clock() - self._joined_s >= CALM_S):
-            pool.add(self._environment_of(0), folder=self._temporary_folder())
-            self.joiners.add(_STANDBY)
-        return pool.failure
+    def newly_loaded(self) -> list[tuple[int, int]]:
+        """The peers that have loaded TensorFlow and wait since the last call, each with the bytes of its memory that no
+        other process shares."""
+        found = []
+        for peer, one in self._loaded.items():
+            if one.has_newly_loaded():
+                # From here on the process takes no processor time from the peers.
+                self.joiners.remove([peer])
+                with suppress(psutil.Error):  # the process has just ended
+                    found.append((peer, psutil.Process(one.process.pid).memory_full_info().uss))
+        return found
 
-    def _environment_of(self, slot: int) -> dict[str, str]:
+    def _environment_of(self, slot: int, threads: int) -> dict[str, str]:
         """The environment variables of a peer in ``slot``, except the variable with kungfu's settings of the peer."""
-        share = peer_environment(
-            self._environment, slot=slot, peers=self.slots, gpus=count_gpus(), threads=self._threads
-        )
+        share = peer_environment(self._environment, slot=slot, peers=self.slots, gpus=count_gpus(), threads=threads)
         folder = self._temporary_folder()
         return {**share, **({"TMPDIR": folder} if folder else {})}
 
     def _on_exit(self, peer: int, code: int) -> None:
-        self._vacated[self._slots_by_peer[peer]] = self._clock()
+        # A process that has only loaded TensorFlow had no slot.
+        if (slot := self._slots_by_peer.get(peer)) is not None:
+            self._vacated[slot] = self._clock()
         self.joiners.remove([peer])
         if code != 0:
             kill_and_reap(self._processes[peer])  # a peer that has failed may have left processes behind
@@ -171,7 +183,8 @@ class ProcessSupervisor:
 
     def close(self) -> None:
         """Ends all peers, first by SIGTERM, and removes their temporary files."""
-        self._standby.close()
+        for waiting in self._loaded.values():
+            waiting.close()
         terminate_all(list(self._processes.values()), grace_s=_GRACE_S)
         self.joiners.close()
         if self._folder:

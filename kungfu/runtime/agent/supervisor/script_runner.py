@@ -3,7 +3,7 @@
 ``kungfu-run`` lets an interpreter run this file with the script, or with ``-m`` and a module, as its first arguments.
 The script then runs as under ``python script.py`` or ``python -m module``: as ``__main__``, with the same ``__file__``,
 ``sys.argv`` and ``sys.path``. Like the subreaper, this file is run as a script, and imports almost nothing. It does not
-load Keras itself: a finder waits until the script loads Keras. Only a standby process loads TensorFlow and Keras in
+load Keras itself: a finder waits until the script loads Keras. Only a "loaded" spare loads TensorFlow and Keras in
 advance, and runs the script when it receives the environment of its peer.
 """
 
@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
-STANDBY_KEY = "KUNGFU_STANDBY"  # in the environment of a process on standby
-LOADED = b"\n"  # the message of a standby process that has loaded
+LOADS_ONLY_KEY = "KUNGFU_LOADS_ONLY"  # in the environment of a process that waits once it has loaded TensorFlow
+LOADED = b"\n"  # the message of such a process that has loaded
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?$")
 _HOW = (
@@ -170,8 +170,8 @@ def main() -> None:
     del sys.argv[0]
     sys.meta_path.insert(0, _TrainerFinder())
     sys.excepthook = _show
-    if os.environ.pop(STANDBY_KEY, ""):
-        _stand_by()
+    if os.environ.pop(LOADS_ONLY_KEY, ""):
+        _load_and_wait()
     run, process = _run_module if sys.argv[0] == "-m" else _run_script, os.getpid()
     try:
         run()
@@ -181,7 +181,7 @@ def main() -> None:
         raise
 
 
-def _stand_by() -> None:
+def _load_and_wait() -> None:
     """Loads TensorFlow and Keras, and waits for the environment of a peer on standard input, a socket."""
     import contextlib
     import json

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from signal import Signals
+from typing import Literal
 
 from kungfu.runtime.core.cluster.events import Command, LossReport, PeerProgressed
 from kungfu.runtime.core.failure import Exit
@@ -24,6 +25,18 @@ class ReplacementLimits:
     preemptions: int = 1000
 
 
+# The stage at which a spare waits: "warm", ready to be admitted; or "loaded", with TensorFlow but without its program.
+SpareLevel = Literal["warm", "loaded"]
+
+
+@dataclass(frozen=True)
+class SpareLimits:
+    """The number of spares that the job keeps waiting, and the stage at which they wait."""
+
+    number: int = 0
+    level: SpareLevel = "warm"
+
+
 @dataclass(frozen=True)
 class JobLimits:
     """The limits of the whole job; the job ends if fewer than ``minimum`` peers, including joiners, are left."""
@@ -31,21 +44,24 @@ class JobLimits:
     deadlines: Deadlines
     replacements: ReplacementLimits = field(default_factory=ReplacementLimits)
     minimum: int = 1
+    spares: SpareLimits = field(default_factory=SpareLimits)
 
 
 @dataclass(frozen=True)
 class Starting:
-    """A joiner: a peer on its way into the job. Times are seconds of the agent's clock."""
+    """A joiner, a peer on its way into the job; or a spare, see `SparePool`. Times are seconds of the agent's clock."""
 
-    since: float  # the time at which the joiner was spawned
+    since: float  # the time at which the joiner was spawned, or at which the job wanted this former spare
     attached: float | None = None  # the time at which the joiner called ``attach``
-    ready: float | None = None  # the time at which the joiner was ready to be admitted
+    # The time at which the joiner was ready to be admitted, or at which a "loaded" spare had loaded TensorFlow.
+    ready: float | None = None
     # The joiner's report that it is ready, with its program and phase. ``ready`` is set once the program is compared.
     said: PeerProgressed | None = None
     replaces: int | None = None  # the id of the lost peer that the joiner replaces; ``None`` for a requested joiner
     # The time of the joiner's last report of a delay (reading data up to the others' position, or compiling); 0 without
     # a report.
     reads: float = 0.0
+    loads_only: bool = False  # True for a "loaded" spare, and for the joiner that it becomes
 
     @property
     def peer(self) -> Peer | None:
@@ -56,6 +72,15 @@ class Starting:
     def identity(self) -> Identity:
         """The program and machine that the joiner has reported; empty before the report."""
         return self.said.identity if self.said else Identity()
+
+
+@dataclass(frozen=True)
+class SparePool:
+    """The spares of the job: peers that get ready before the job wants them; see ``spares``."""
+
+    waiting: Mapping[int, Starting] = field(default_factory=dict)  # the spares by id, ready or still starting
+    failures: int = 0  # the number of spares that have ended since the job last wanted one
+    retry_at: float = 0.0  # the earliest time at which another spare starts, in seconds of the agent's clock
 
 
 @dataclass(frozen=True)
@@ -103,6 +128,8 @@ class Hosts:
     departures: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     # The threads per peer on each of the hosts with which the job began.
     shares: Mapping[int, int] = field(default_factory=dict)
+    # The number of devices (GPUs) of each host that has any: a spare that holds a device needs one without a peer.
+    devices: Mapping[int, int] = field(default_factory=dict)
     # The request times of the joiners that wait for the slots of members with a notice.
     queue: tuple[float, ...] = ()
     lacked_slot: bool = False  # True if a requested peer has found no free slot since the last host joined
@@ -184,6 +211,7 @@ class Cluster:
     limits: JobLimits
     view: View | None = None  # the view in force; ``None`` before the first view
     starting: Mapping[int, Starting] = field(default_factory=dict)  # the joiners, by id
+    spares: SparePool = field(default_factory=SparePool)
     # The reasons why requested peers will not come, by id, until they are reported to the coordinator.
     missing: Mapping[int, str] = field(default_factory=dict)
     processes: Processes = field(default_factory=Processes)
@@ -199,6 +227,11 @@ class Cluster:
     def alive(self) -> frozenset[int]:
         """The ids of the peers whose processes run."""
         return self.processes.alive
+
+    @property
+    def wanted(self) -> frozenset[int]:
+        """The ids of the running peers that the job has asked for: all but the spares."""
+        return self.processes.alive - self.spares.waiting.keys()
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -217,7 +250,10 @@ class Cluster:
         return (self.processes.finished & self.alive) - ending if self.phases.is_over else frozenset()
 
     def with_joiner(self, peer: int, entry: Starting) -> Cluster:
-        """The cluster with a new or updated joiner."""
+        """The cluster with a new or updated joiner, or with an updated spare."""
+        if peer in self.spares.waiting:
+            # The job does not want the peer yet.
+            return replace(self, spares=replace(self.spares, waiting={**self.spares.waiting, peer: entry}))
         return replace(self, starting={**self.starting, peer: entry})
 
     def without_joiners(self, peers: Collection[int]) -> Cluster:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from kungfu.runtime.core.failure import Exit, ExitKind
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
@@ -16,6 +17,8 @@ from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
+
+SpareState = Literal["ready", "wanted", "lost"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,15 @@ class PeerProgressed:
     ready: bool
     identity: Identity = field(default_factory=Identity)
     phase: int = 1
+    memory_bytes: int = 0  # the memory of the process that no other process shares, once the peer is ready
+
+
+@dataclass(frozen=True)
+class SpareLoaded:
+    """A "loaded" spare has loaded TensorFlow and Keras, and waits."""
+
+    peer: int
+    memory_bytes: int = 0  # as in `PeerProgressed`
 
 
 @dataclass(frozen=True)
@@ -147,6 +159,7 @@ class Tick:
 
 Event = (
     PeerProgressed
+    | SpareLoaded
     | ProgramDiffers
     | Decision
     | ViewStarted
@@ -177,6 +190,19 @@ class Spawn:
     leaving: tuple[int, ...] = ()  # the leaving peers of that host, whose processors the new peer may use
     joins: bool = True  # True if the peer joins a view, and so receives the state from others instead of a checkpoint
     threads: int = 0  # the threads of every peer of the job within an op; 0 for the default of the host
+    # True if the process only loads TensorFlow and Keras, and waits for a second command with its peer's id.
+    loads_only: bool = False
+
+
+@dataclass(frozen=True)
+class ReportSpare:
+    """Notifies the user of a change of a spare: it is ready, is wanted and so a joiner from now on, or has ended."""
+
+    peer: int
+    state: SpareState
+    how: str = ""  # the way in which the spare has ended
+    retry_s: float | None = None  # the earliest start of another spare after the end, in seconds from now
+    memory_bytes: int = 0  # the memory of a ready spare that no other process shares
 
 
 @dataclass(frozen=True)
@@ -268,6 +294,7 @@ class Done:
 
 Command = (
     Spawn
+    | ReportSpare
     | Kill
     | AdmitFirstView
     | AdmitPhase

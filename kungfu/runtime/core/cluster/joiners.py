@@ -1,5 +1,7 @@
 """Spawns joiners (peers on their way into the job), awaits them, offers them to the coordinator, or dismisses them.
 
+A spare that waits on the host takes the place of a new process, see ``spares``.
+
 The program of a ready joiner is compared with the job's, by digest, before a view admits the joiner. The first peers
 must all run the same program, else the job ends, since it is unknown which program is right. A later joiner must run
 the program of the peers that train. If digests differ, the peers' descriptions of their programs are fetched
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster import events, placement
+from kungfu.runtime.core.cluster import events, placement, spares
 from kungfu.runtime.core.cluster.cluster import Cluster, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.request import AGENT, Resize
@@ -31,7 +33,7 @@ def spawn(
     host: int | None = None,
     leaving: Iterable[int] = (),
 ) -> Transition:
-    """Starts peers; a peer for which no host has a free slot counts as missing.
+    """Makes joiners of spares, or starts peers; a peer for which no host has a free slot counts as missing.
 
     Args:
         cluster: The state of the job.
@@ -40,27 +42,59 @@ def spawn(
         host: The host on which the peers should run; ``None`` for the first host with a free slot, see `host_for`.
         leaving: The peers that the new peers will replace; free slots on hosts without such peers are preferred.
     """
-    people, hosts, room = cluster.processes, cluster.hosts, placement.free_slots(cluster)
+    hosts, room = cluster.hosts, placement.free_slots(cluster)
     avoided, left = placement.avoided_slots(hosts, now), {hosts.of[peer] for peer in leaving if peer in hosts.of}
     room = {one: count for one, count in room.items() if host in (None, one)}
-    starting, of, missing = dict(cluster.starting), dict(hosts.of), dict(cluster.missing)
-    spawns: list[events.Spawn] = []
-    next_id = people.next_id
-    for peer, other in enumerate(replacing, start=people.next_id):
-        next_id = peer + 1
-        free_host = placement.host_for(room, avoided, left=left)
+    commands: list[events.Command] = []
+    for other in replacing:
+        free_host = placement.host_for(room, avoided, left=left, spares=spares.hosts_of_spares(cluster))
         if free_host is None:
             # The next offer reports the missing peer to the coordinator.
-            missing[peer] = placement.NO_SLOT
+            cluster = _without_slot(cluster)
             continue
         room[free_host] -= 1
-        starting[peer], of[peer] = Starting(now, replaces=other), free_host
-        giving_way, joins = _peers_giving_way(cluster, free_host, leaving), cluster.view is not None
-        spawns.append(events.Spawn(peer, free_host, giving_way, joins, hosts.threads))
-    alive = people.alive | {spawn.peer for spawn in spawns}
-    lacked_slot = hosts.lacked_slot or len(missing) > len(cluster.missing)
-    people, hosts = replace(people, alive=alive, next_id=next_id), replace(hosts, of=of, lacked_slot=lacked_slot)
-    return replace(cluster, starting=starting, missing=missing, processes=people, hosts=hosts), [*spawns]
+        giving_way = _peers_giving_way(cluster, free_host, leaving)
+        claimed = spares.claim(cluster, free_host, now, replaces=other)
+        if claimed is None:
+            # No spare waits on the host.
+            cluster, peer = _with_process(cluster, free_host, Starting(now, replaces=other))
+        else:
+            cluster, peer = claimed
+            commands.append(events.ReportSpare(peer, "wanted"))
+        if claimed is None or cluster.starting[peer].loads_only:
+            commands.append(_spawn_of(cluster, peer, leaving=giving_way))
+    return cluster, commands
+
+
+def _without_slot(cluster: Cluster) -> Cluster:
+    """The cluster with one more requested peer that will not come, since no host has a free slot."""
+    people = cluster.processes
+    return replace(
+        cluster,
+        missing={**cluster.missing, people.next_id: placement.NO_SLOT},
+        processes=replace(people, next_id=people.next_id + 1),
+        hosts=replace(cluster.hosts, lacked_slot=True),
+    )
+
+
+def _with_process(cluster: Cluster, host: int, entry: Starting) -> tuple[Cluster, int]:
+    """The cluster with a joiner whose process starts on this host, and the id of the joiner."""
+    people, hosts = cluster.processes, cluster.hosts
+    peer = people.next_id
+    people = replace(people, alive=people.alive | {peer}, next_id=peer + 1)
+    hosts = replace(hosts, of={**hosts.of, peer: host})
+    return replace(cluster, processes=people, hosts=hosts).with_joiner(peer, entry), peer
+
+
+def _spawn_of(cluster: Cluster, peer: int, *, leaving: tuple[int, ...] = ()) -> events.Spawn:
+    hosts = cluster.hosts
+    return events.Spawn(peer, hosts.of[peer], leaving, cluster.view is not None, hosts.threads)
+
+
+def repeat_releases(cluster: Cluster) -> list[events.Command]:
+    """The commands that let former "loaded" spares run their programs, which a lost leader may not have sent."""
+    held = [peer for peer, entry in cluster.starting.items() if entry.loads_only and entry.attached is None]
+    return [_spawn_of(cluster, peer) for peer in held if peer in cluster.alive]
 
 
 def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
@@ -71,7 +105,7 @@ def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
 
 def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
     """The peers with a process on this host that are leaving or have left the job; their processors become free."""
-    staying = {*cluster.members, *cluster.starting} - {*leaving}
+    staying = {*cluster.members, *cluster.starting, *cluster.spares.waiting} - {*leaving}
     return tuple(peer for peer in placement.peers_on(cluster, host) if peer not in staying)
 
 
@@ -120,8 +154,9 @@ def spawn_queued(cluster: Cluster, now: float) -> Transition:
 
 
 def on_peer_progressed(cluster: Cluster, event: events.PeerProgressed, now: float) -> Transition:
-    """Handles a joiner's report that it has called ``attach`` or is ready."""
-    entry = cluster.starting.get(event.peer.id)
+    """Handles the report of a joiner or a spare that it has called ``attach`` or is ready."""
+    is_spare = event.peer.id in cluster.spares.waiting
+    entry = (cluster.spares.waiting if is_spare else cluster.starting).get(event.peer.id)
     if entry is None or entry.ready is not None:
         # The joiner was dismissed and is about to end, or the report is repeated.
         return cluster, []
@@ -129,7 +164,8 @@ def on_peer_progressed(cluster: Cluster, event: events.PeerProgressed, now: floa
         # The joiner has attached, and traces its first step; or it repeats the report while it reads its data up to
         # the others' position, or compiles.
         entry = replace(entry, attached=now) if entry.attached is None else replace(entry, reads=now)
-        return offer_if_ready(cluster.with_joiner(event.peer.id, entry))
+        cluster = cluster.with_joiner(event.peer.id, entry)
+        return (cluster, []) if is_spare else offer_if_ready(cluster)
     if cluster.view is not None and event.phase != cluster.phases.number:
         # The joiner is ready for another phase: it will notice, and get ready for the present phase.
         return cluster, []
@@ -141,8 +177,10 @@ def on_peer_progressed(cluster: Cluster, event: events.PeerProgressed, now: floa
     usual, machine = cluster.identity.machine, entry.identity.machine
     # A machine unlike that of the job's first peer is reported; for the first view, all are reported together.
     differs = cluster.view is not None and machine != usual
-    remarks = [events.ReportMachines(usual, {event.peer.id: machine})] if differs else []
-    return offer_if_ready(cluster.with_joiner(event.peer.id, replace(entry, ready=now)), remarks)
+    remarks: list[events.Command] = [events.ReportMachines(usual, {event.peer.id: machine})] if differs else []
+    cluster = cluster.with_joiner(event.peer.id, replace(entry, ready=now))
+    # A spare is offered only when the job wants a peer.
+    return (cluster, [*remarks, spares.report_ready(event)]) if is_spare else offer_if_ready(cluster, remarks)
 
 
 def offer_if_ready(cluster: Cluster, commands: Sequence[events.Command] = ()) -> Transition:
@@ -214,8 +252,10 @@ def late_joiner(cluster: Cluster, now: float) -> tuple[int, str] | None:
     return late[0], why
 
 
-def on_program_differs(cluster: Cluster, peer: int, how: str) -> Transition:
-    """Handles a starting peer that does not run the program of the job."""
+def on_program_differs(cluster: Cluster, peer: int, how: str, now: float) -> Transition:
+    """Handles a starting peer or a spare that does not run the program of the job."""
+    if peer in cluster.spares.waiting:
+        return spares.give_up(cluster, peer, f"{_ANOTHER}: {how}", now)
     if peer not in cluster.starting:
         # The peer has ended or was dismissed.
         return cluster, []
@@ -243,7 +283,7 @@ def form_first_view(cluster: Cluster) -> Transition:
 
 
 def compare_waiting(cluster: Cluster) -> list[events.Command]:
-    """The commands that compare programs: one for each joiner that is ready but runs a different program."""
+    """The commands that compare programs: one for each joiner or spare that is ready but runs a different program."""
     if cluster.view is None:
         # Before the first view all programs are compared together.
         return []
@@ -251,7 +291,8 @@ def compare_waiting(cluster: Cluster) -> list[events.Command]:
     if not members:
         # No member is left that could describe the job's program.
         return []
-    waiting = [entry for _, entry in sorted(cluster.starting.items()) if not entry.ready]
+    coming = {**cluster.starting, **cluster.spares.waiting}
+    waiting = [entry for _, entry in sorted(coming.items()) if entry.ready is None]
     return [events.ComparePrograms(members, entry.peer) for entry in waiting if entry.peer is not None]
 
 

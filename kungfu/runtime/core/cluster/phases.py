@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster import events
+from kungfu.runtime.core.cluster import events, spares
 from kungfu.runtime.core.cluster.cluster import Cluster, Phases, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.cluster.joiners import dismiss_as_different, fail_as_different, offer_if_ready, spawn
 from kungfu.runtime.core.cluster.recovery import within_budgets
@@ -42,7 +42,7 @@ def on_phase_over(cluster: Cluster, peer: int, phase: int, now: float) -> Transi
     if not phases.is_over:
         # The first report. Joiners were getting ready for this phase: they notice its end, and get ready for the next.
         unready = {id_: replace(entry, since=now, ready=None, said=None) for id_, entry in cluster.starting.items()}
-        cluster = replace(cluster, starting=unready, phases=replace(phases, is_over=True))
+        cluster = spares.end_phase(replace(cluster, starting=unready, phases=replace(phases, is_over=True)))
     return replace(cluster, processes=replace(people, finished=people.finished | {peer})), []
 
 
@@ -133,7 +133,7 @@ def on_phase_began(cluster: Cluster, now: float) -> Transition:
     fresh = cluster.starting.keys() & {*cluster.view.ids}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
     replaced, phases = cluster.phases.replaced, Phases(cluster.phases.number)
-    cluster = replace(cluster.without_joiners(fresh), losses=losses, phases=phases)
+    cluster = spares.begin_phase(replace(cluster.without_joiners(fresh), losses=losses, phases=phases), now)
     return offer_if_ready(*spawn(cluster, replaced, now))
 
 

@@ -30,27 +30,36 @@ def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
     return sum(cluster.hosts.of.get(peer, 0) in cluster.hosts.slots for peer in going)
 
 
-def host_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Collection[int] = ()) -> int | None:
+def host_for(
+    room: Mapping[int, int], avoided: Mapping[int, int], *, left: Collection[int] = (), spares: Collection[int] = ()
+) -> int | None:
     """The first host with a free slot that need not be avoided; else the first host with any free slot.
 
     The host of a peer that the new peer replaces comes after other hosts, since that host may have made the replaced
-    peer slow. A slot on that host still comes before a slot to avoid.
+    peer slow. A slot on that host still comes before a slot to avoid. Among equal hosts, one with a spare comes first.
 
     Args:
         room: The free slots of each host, by number.
         avoided: The number of slots to avoid on each host; see `avoided_slots`.
         left: The hosts of the peers that leave.
+        spares: The hosts on which a spare waits.
 
     >>> host_for({0: 1, 1: 2}, {0: 1}), host_for({0: 1}, {0: 1}), host_for({0: 0}, {})
     (1, 0, None)
     >>> host_for({0: 2, 1: 1}, {}, left={0}), host_for({0: 2, 1: 1}, {1: 1}, left={0})
     (1, 0)
+    >>> host_for({0: 1, 1: 1}, {}, spares={1}), host_for({0: 1, 1: 1}, {}, left={1}, spares={1})
+    (1, 0)
     """
     free = [host for host, count in room.items() if count > 0]
-    return min(free, key=lambda host: (room[host] <= avoided.get(host, 0), host in left), default=None)
+
+    def order(host: int) -> tuple[bool, bool, bool]:
+        return room[host] <= avoided.get(host, 0), host in left, host not in spares
+
+    return min(free, key=order, default=None)
 
 
-def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
+def avoided_slots(hosts: Hosts, now: float) -> Counter[int]:
     """The slots to avoid on each (perhaps slow) host: one for each peer removed in the last ``AVOIDED_S`` seconds."""
     return Counter(host for host, at in hosts.departures.values() if now - at < AVOIDED_S)
 

@@ -9,6 +9,7 @@
 | ``sys.exit(0)``                   | replaced; if all peers end like this, the job is done                            |
 | ``break`` out of the loop         | nothing at first; if the others wait for the peer, it is lost and replaced       |
 | any of these, of a ready joiner   | the joiner is dismissed, and not offered                                         |
+| any of these, of a spare          | another spare starts later                                                       |
 
 The others do not wait for a peer whose program has exited. Its process is killed if it still runs after ``grace_s``.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster import spares
 from kungfu.runtime.core.cluster.cluster import PREEMPTED, Cluster, Departure, Transition, exit_in_words
 from kungfu.runtime.core.cluster.events import AnnounceFailure, Command, Fail, Kill, ProgramExiting
 from kungfu.runtime.core.cluster.joiners import give_up_joiner
@@ -70,6 +72,8 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
 
 def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -> Transition:
     """Handles the exit of a program outside the view: of a joiner, or of a removed or finished peer."""
+    if peer in cluster.spares.waiting:
+        return spares.give_up(cluster, peer, described(exit), now)
     entry = cluster.starting.get(peer)
     if cluster.view is None or entry is None or entry.ready is None:
         # The consequence is decided when the peer's process ends.

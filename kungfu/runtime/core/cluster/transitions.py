@@ -25,7 +25,9 @@ until it trains in a view; then it is a member, until it ends or a later view la
 | a phase of the program is over    | see ``phases``                                                         |
 | a script fails after its training | record it: the job fails when the others have ended                    |
 | no member runs                    | kill starting peers: no peer could admit them                          |
-| all processes have ended          | the job is done                                                        |
+| a spare ends, or peers are wanted | see ``spares``                                                         |
+| all processes have ended, except  | the job is done                                                        |
+| spares                            |                                                                        |
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster import events, joiners, phases, placement, program_exits, recovery
+from kungfu.runtime.core.cluster import events, joiners, phases, placement, program_exits, recovery, spares
 from kungfu.runtime.core.cluster.cluster import (
     PREEMPTED,
     Cluster,
@@ -68,7 +70,11 @@ def react(cluster: Cluster, event: events.Event, now: float) -> Transition:
     cluster, forms = phases.form_phase(cluster, now) if may_form else (cluster, [])
     cluster, spawns = joiners.spawn_queued(cluster, now)
     cluster, releases = placement.release_empty_hosts(cluster)
-    return cluster, [*commands, *forms, *spawns, *releases]
+    commands = [*commands, *forms, *spawns, *releases]
+    # A job that ends needs no spares.
+    is_over = any(isinstance(command, events.Done | events.Fail) for command in commands)
+    cluster, more = (cluster, []) if is_over else spares.fill(cluster, now)
+    return cluster, [*commands, *more]
 
 
 def _react(cluster: Cluster, event: events.Event, now: float) -> Transition:
@@ -78,10 +84,12 @@ def _react(cluster: Cluster, event: events.Event, now: float) -> Transition:
             return phases.on_peer_ready_for_phase(cluster, event, now)
         case events.PeerProgressed():
             return joiners.on_peer_progressed(cluster, event, now)
+        case events.SpareLoaded():
+            return spares.on_loaded(cluster, event, now)
         case events.ProgramDiffers(peer, how) if cluster.phases.is_over:
             return phases.on_phase_differs(cluster, peer, how)
         case events.ProgramDiffers(peer, how):
-            return joiners.on_program_differs(cluster, peer, how)
+            return joiners.on_program_differs(cluster, peer, how, now)
         case Decision():
             return joiners.on_decision(cluster, event, now)
         case events.ViewStarted():
@@ -183,19 +191,20 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
     """Handles a new leader: repeats commands for peers, which detect repetitions by version or id."""
     late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
     late |= {peer for peer, one in cluster.losses.exiting.items() if one.killed}
-    kills = [events.Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.to_kill | late) & cluster.alive)]
+    dead = sorted((cluster.processes.to_kill | late) & cluster.alive)
+    repeated = [*(events.Kill(peer, _KILL_AGAIN) for peer in dead), *joiners.repeat_releases(cluster)]
     if cluster.regrouping is not None:
         # In the middle of a recovery.
         cluster, commands = recovery.resume(cluster, now)
-        return cluster, [*kills, *commands] if cluster.alive or commands else [_job_end(cluster)]
-    if not cluster.alive:
+        return cluster, [*repeated, *commands] if cluster.wanted or commands else [_job_end(cluster)]
+    if not cluster.wanted:
         # All processes ended, but the previous leader could not report this.
         return cluster, [_job_end(cluster)]
     if cluster.phases.is_over or cluster.phases.is_forming:
         # Between two phases: the admission to the next phase is repeated.
-        return cluster, [*kills, *phases.repeat_admission(cluster)]
+        return cluster, [*repeated, *phases.repeat_admission(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
-    again = [*kills, *_request_leave(cluster, noticed), *joiners.compare_waiting(cluster)]
+    again = [*repeated, *_request_leave(cluster, noticed), *joiners.compare_waiting(cluster)]
     return joiners.offer_if_ready(cluster, again)
 
 
@@ -229,6 +238,7 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
         # The notice is repeated, or the host is lost.
         return cluster, []
     cluster = placement.close_host(cluster, host, leaving=True)
+    cluster, ended = spares.close_host(cluster, host, "its host will be taken away")
     there = placement.peers_on(cluster, host)
     if cluster.view is None:
         # There is no coordinator that could remove the host's peers.
@@ -237,7 +247,7 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     cluster, kills = joiners.dismiss(cluster, coming, "its host will be taken away")
     cluster, spawns = joiners.spawn(cluster, coming.values(), now)
     cluster, notices = _on_peers_noticed(cluster, *there)
-    return joiners.offer_if_ready(cluster, [*kills, *spawns, *notices])
+    return joiners.offer_if_ready(cluster, [*ended, *kills, *spawns, *notices])
 
 
 def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
@@ -261,13 +271,16 @@ def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transiti
 def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Transition:
     """Handles the end of a process, depending on the state of its peer and on the peer's reports."""
     people, how = cluster.processes, how or exit_in_words(code)
+    if peer in cluster.spares.waiting:
+        # The job did not want the peer yet.
+        return spares.on_spare_lost(cluster, peer, how, now)
     if cluster.phases.is_forming and cluster.view is not None and peer in cluster.view.ids:
         # The peer belongs to the forming view of a phase.
         return phases.on_lost_while_forming(cluster, peer, how, now)
     if peer in cluster.starting:
         # The peer was a joiner.
         return _on_joiner_ended(cluster, peer, code, now, how=how)
-    training_is_over = bool(people.finished) and not cluster.alive
+    training_is_over = bool(people.finished) and not cluster.wanted
     departure = program_exits.early_departure(cluster, peer)
     said = "" if departure is None else program_exits.describe_departure(departure)
     if departure is not None and (failed := program_exits.chosen_failure(cluster, peer, said)) is not None:
@@ -337,8 +350,8 @@ def _on_joiner_ended(cluster: Cluster, peer: int, code: int, now: float, *, how:
 
 
 def _end_if_nobody_trains(cluster: Cluster, commands: list[events.Command]) -> Transition:
-    """Ends the job if no process runs, and dismisses the joiners if no member runs."""
-    if not cluster.alive:
+    """Ends the job if no process but spares runs, and dismisses the joiners if no member runs."""
+    if not cluster.wanted:
         # The last process has ended.
         return cluster, [_job_end(cluster)]
     if cluster.view is None or cluster.alive & {*cluster.view.ids, *cluster.processes.finished}:
@@ -376,6 +389,9 @@ def _on_tick(cluster: Cluster, now: float) -> Transition:
     cluster, overdue = program_exits.kill_late_exits(cluster, now)
     cluster, late_for_phase = phases.kill_late_for_phase(cluster, now)
     kills = [*commands, *kills, *overdue, *late_for_phase]
+    if (late_spare := spares.late_spare(cluster, now)) is not None:
+        cluster, more = spares.give_up(cluster, *late_spare, now)
+        kills += more
     late = joiners.late_joiner(cluster, now)
     if late is None:
         # All joiners are within their time.

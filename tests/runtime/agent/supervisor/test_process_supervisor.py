@@ -135,13 +135,13 @@ def supervisor(
     slots: int,
     environment: Mapping[str, str],
     clock: Callable[[], float] = lambda: 0.0,
-    standby: int = 0,
+    spares: int = 0,
 ) -> Iterator[tuple[ProcessSupervisor, Heard]]:
     """The peers of a host that run Python with these arguments; all of them have ended afterwards."""
     heard, journal = Heard(), Journal(tmp_path / "record")
     peers = ProcessSupervisor(
         [sys.executable, *arguments], environment=environment, slots=slots, journal=journal, listener=heard,
-        clock=clock, standby=standby,
+        clock=clock, spares=spares,
     )  # fmt: skip
     try:
         yield peers, heard
