@@ -306,6 +306,21 @@ def test_rank_0_is_killed_in_the_second_fit_and_replaced(tmp_path):
     assert (by_step[STEPS]["samples_left"], by_step[STEPS]["samples"]) == (0, done)
 
 
+def test_a_spare_gets_ready_in_each_fit_and_joins_the_second(tmp_path):
+    """A spare is ready in the first fit and, anew, in the second, which it joins; the next one ends with the job."""
+    ended, found = fitted_twice(
+        tmp_path, "-np", 1, "--max", 2, "--spares", 1, schedule={"0": 1, "15": 2}, ready={"5": 1, "13": 2},
+        wait={"16": 1},
+    )  # fmt: skip
+    assert ended.sizes == [1, 1, 2]
+    assert [one["state"] for one in ended.all_of("spare") if one["peer"] == 1] == ["ready", "ready", "wanted"]
+    for peer in (0, 1):
+        assert_fits_as_plain(found[peer])
+    assert (found[0]["ranks"], found[1]["ranks"], found.keys()) == ([0, 0], [None, 1], {0, 1})
+    (rescale,) = ended.all_of("rescale")
+    assert (rescale["parts"]["spawn_s"], rescale["parts"]["ready_s"]) == (0, 0), "the decision waited for no start"
+
+
 @SOAK
 def test_a_joiner_of_the_second_fit_has_the_rate_that_a_rule_has_set_in_the_first(tmp_path):
     """One optimizer with a schedule: what a rule made of it goes on, on a peer too that was not there."""

@@ -14,7 +14,16 @@ import keras
 import numpy as np
 
 from tests.jobs.programs.keras_fit import DECAY, Counting
-from tests.jobs.programs.program_parts import await_offer, awaited, die, in_float64, leave, options, own_id
+from tests.jobs.programs.program_parts import (
+    await_events,
+    await_offer,
+    awaited,
+    die,
+    in_float64,
+    leave,
+    options,
+    own_id,
+)
 
 SAMPLES, FEATURES, BATCH, EPOCHS = 60, 4, 12, 2
 RATES = (0.05, 0.02)
@@ -53,23 +62,32 @@ def compiled(model: Any, phase: int, optimizer: Any = None) -> Any:
 class Waiting(keras.callbacks.Callback):
     """Awaits so many offers after some steps of the job; kills the doomed peer in the middle of the second fit.
 
+    ``ready``: By step of the job, how many times spares have to be ready before it goes on.
     ``keep``: The step of the job after which a checkpoint is asked for, and the one that no peer goes on from."""
 
     def __init__(
-        self, training: Any, record: Path, wait: dict[int, int], doomed: int | None, keep: tuple[int, int]
+        self,
+        training: Any,
+        record: Path,
+        wait: dict[int, int],
+        doomed: int | None,
+        keep: tuple[int, int],
+        ready: dict[int, int],
     ) -> None:
         super().__init__()
         self._training, self._record = training, record
-        self._given = lambda: (wait, doomed, keep)  # plain values would come from the checkpoint
+        self._given = lambda: (wait, doomed, keep, ready)  # plain values would come from the checkpoint
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        wait, doomed, (asks, stands) = self._given()
+        wait, doomed, (asks, stands), ready = self._given()
         if batch == 2 and doomed == own_id():
             die()
         if self._training.step_number == asks:
             self._training.checkpoint()
         if self._training.step_number == stands:
             awaited(lambda: False, what="end of this job by a signal")
+        if times := ready.get(self._training.step_number):
+            await_events(self._record, '"state":"ready"', times)
         offers = wait.get(self._training.step_number)
         if offers:
             await_offer(self._record, self.model.fit.attached.training, offers)
@@ -78,11 +96,12 @@ class Waiting(keras.callbacks.Callback):
 def main() -> None:
     import kungfu as kf
 
-    # Sizes and offers by step of the job, the peer that is killed in the second fit, the step of a checkpoint and the
-    # last one, and whether there is a schedule that a rule moves.
+    # Sizes, offers and ready spares by step of the job, the peer that is killed in the second fit, the step of a
+    # checkpoint and the last one, and whether there is a schedule that a rule moves.
     given = options(
-        results=Path(), record=Path("log/events.jsonl"), schedule={}, wait={}, die=None, keep=[-1, -1], scheduled=0
-    )
+        results=Path(), record=Path("log/events.jsonl"), schedule={}, wait={}, ready={}, die=None, keep=[-1, -1],
+        scheduled=0,
+    )  # fmt: skip
     given.results.mkdir(exist_ok=True)
     (x, y), model = data(), build()
     found: dict[str, Any] = {"left": True, "histories": [], "scores": [], "ranks": []}
@@ -99,7 +118,8 @@ def main() -> None:
         policies = [kf.policies.schedule(given.schedule, keep="global_batch_size")] if given.schedule else []
         policies += [quicker()] if given.scheduled else []
         training = kf.keras.attach(model, policies=policies, seed=3)
-        callbacks = [Waiting(training, given.record, given.wait, given.die if phase == 1 else None, tuple(given.keep))]
+        doomed = given.die if phase == 1 else None
+        callbacks = [Waiting(training, given.record, given.wait, doomed, tuple(given.keep), given.ready)]
         if optimizer is None:
             callbacks.insert(0, keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY))
         history = model.fit(
