@@ -191,7 +191,7 @@ class DevicesEvent(LoggedEvent, frozen=True, kw_only=True, tag="devices"):
                 f"{figure(self.slots)} slots share {counted(len(self.devices), 'device')} ({listed}): seats get them "
                 "in turn, and TensorFlow takes memory of them as it needs it"
             )
-        return f"each of {counted(self.slots, 'slot')} gets one device of {listed}; the others are not used"
+        return f"each of {counted(self.slots, 'slot')} gets one device of {listed}; only spares use the others"
 
 
 class RequestEvent(LoggedEvent, frozen=True, kw_only=True, tag="request"):

@@ -46,6 +46,26 @@ def test_a_decision_waits_until_its_joiners_have_come_or_will_not() -> None:
         assert waiting.after(made(**fields)).waiting == ()
 
 
+def test_a_spare_is_no_joiner_until_it_is_wanted() -> None:
+    job = fold([made(event="started", size=1), made(event="spawned", peer=0), made(event="view", version=1, peers=[0])])
+    job = job.after(made(event="spawned", peer=1, spare=True))
+    assert (job.peer(1).state, job.spares, job.joiners) == ("starting spare", (1,), ())
+    ready = job.after(made(event="spare", peer=1, state="ready"))
+    assert (ready.peer(1).state, ready.spares) == ("spare", (1,))
+    assert ready.after(made(event="phase", phase=2)).peer(1).state == "starting spare"
+    for before, state in ((job, "starting"), (ready, "ready")):
+        wanted = before.after(made(event="spare", peer=1, state="wanted"))
+        assert (wanted.peer(1).state, wanted.spares, wanted.joiners) == (state, (), (1,))
+    lost = ready.after(made(event="peer ended", peer=1, how="killed by SIGKILL"))
+    assert (lost.peer(1).state, lost.spares, lost.joiners) == ("ended", (), ())
+
+
+def test_a_spare_that_has_only_loaded_waits_over_the_end_of_a_fit() -> None:
+    events = [{"event": "started", "spare_level": "loaded"}, {"event": "spawned", "peer": 1, "spare": True}]
+    events += [{"event": "spare", "peer": 1, "state": "ready"}, {"event": "phase", "phase": 2}]
+    assert fold(made(**one) for one in events).peer(1).state == "spare"
+
+
 def test_a_decision_is_closed_by_the_event_that_names_its_rule_and_its_step() -> None:
     job = fold([made(**GROWTH), made(**{**GROWTH, "step": 20}), made(**{**GROWTH, "rule": "other"})])
     closed = job.after(made(event="rescale", rule="grow", decided_at=10, joined=[2]))

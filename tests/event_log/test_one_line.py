@@ -25,6 +25,7 @@ REFUSED = {"event": "refused", "rule": "grow", "asked": 8, "size": 6, "reason": 
 DECISION = {"event": "decision", "step": 9, "rule": "slow", "size": 2, "asked": 2}
 FINISHED = {"event": "finished", "peer": 2, "steps": 9, "traces": 1}
 STARTED = {"event": "started", "job": "j", "command": ["python", "train.py"]}
+SPARE = {"event": "spare", "peer": 4}
 LATE = {"event": "late", "in": "gradients", "step": 811, "waited_s": 15.0}
 
 
@@ -89,6 +90,21 @@ def test_every_kind_of_event_has_a_line_or_is_silent(kind: str) -> None:
         ({**FINISHED, "leaving": True, "phase": 2}, "peer 2 has left the job after 9 steps"),
         ({**STARTED, "size": 1}, "1 peer starts: python train.py"),
         ({**STARTED, "size": 2}, "2 peers start: python train.py"),
+        (
+            {**STARTED, "size": 2, "spares": 2},
+            "2 peers start: python train.py (2 spares follow: each needs the memory of a peer)",
+        ),
+        (
+            {**STARTED, "size": 1, "spares": 1, "spare_level": "loaded"},
+            "1 peer starts: python train.py (1 spare follows: it needs the memory of a process with TensorFlow, and no "
+            "device)",
+        ),
+        ({**SPARE, "state": "ready", "memory_bytes": 412345678}, "peer 4 waits as a spare, with 412.3 MB of memory"),
+        ({**SPARE, "state": "wanted"}, "peer 4, a spare, is wanted"),
+        (
+            {**SPARE, "state": "lost", "how": "exit code 1", "retry_s": 4.0},
+            "peer 4, a spare, has ended (exit code 1); another starts in 4.0 s",
+        ),
         ({**LATE, "ranks": [1]}, "rank 1 is late in gradients after step 811: 15.0 s so far, but it is alive"),
         (
             {**LATE, "ranks": [1, 3]},

@@ -75,7 +75,7 @@ class Agent:
         slots = job.hosts[job.own_host].slots if self._several_hosts else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
             job.command, environment=job.environment, slots=slots, journal=journal, listener=self,
-            spares=job.spares.number,
+            spares=job.spares.number if job.spares.level == "warm" else 0,
         )  # fmt: skip
         self._context = AgentContext(
             job, job.settings, consensus, supervisor, HostRecorder(journal, console, listeners=listeners),

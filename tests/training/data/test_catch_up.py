@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.core.sample_slices import Position
-from kungfu.training.data.catch_up import await_readers, catch_up
+from kungfu.training.data.catch_up import DataCursor, await_readers, catch_up
 from kungfu.training.data.stream import Stream
 from tests.training.peers import on_peers, total_of
 
@@ -89,6 +90,29 @@ def test_nothing_is_read_where_nobody_trains_or_the_data_can_be_read_from_any_pl
     data.stream.can_seek = True
     assert data.catch_up() is None
     assert not data.read
+
+
+def test_a_peer_that_waits_at_the_door_reads_on_with_the_others():
+    data, asked = Slow(0.1, 0.4, at=0), list[int]()
+
+    class Others:
+        report_reading = data._count
+
+        def of_others(self, phase: int) -> Position | None:
+            asked.append(phase)
+            return Position(0, data.at * BATCH) if data.at else None
+
+    cursor = DataCursor(SimpleNamespace(data_position=Others()), None)
+    cursor.keep_up(phase=1)
+    assert not asked, "data by index"
+    cursor.follow(data.stream)
+    for at, read in ((0, 0), (50, 51), (60, 61), (60, 61)):
+        data.at, cursor._kept_up = at, 0.0
+        cursor.keep_up(phase=2)
+        cursor.keep_up(phase=2)
+        assert data.read == read, "up to the first batch that the others have not trained on"
+    assert asked == [2] * 4, "at most once a second"
+    assert data.stream.take(np.arange(60 * BATCH, 61 * BATCH)).numpy().tolist() == [*range(240, 244)]
 
 
 # ---- a peer that takes over a partition ------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class ProcessSupervisor:
         journal: Writes the peers' output.
         listener: Receives the peers' lines and exits.
         clock: A monotonic clock in seconds.
-        spares: The number of spares of the job, which get devices beyond those of the slots if there are any.
+        spares: The number of spares that hold a device; the devices are those beyond the slots, if there are any.
 
     Attributes:
         joiners: The page that shows which joiners are getting ready on this host; the peers of this host read the page.

@@ -6,7 +6,7 @@ the agent hears what it decided. That is all the delay there is between them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from hypothesis import given
@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import JoinerOffer, decide
 from kungfu.runtime.core.cluster import events
-from kungfu.runtime.core.cluster.cluster import Cluster, Hosts
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, SpareLimits
 from kungfu.runtime.core.cluster.transitions import react
 from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Leave, Resize, StopTraining
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
-from tests.runtime.core.cluster.cluster_steps import ready, training, view_of
+from tests.runtime.core.cluster.cluster_steps import JOB_LIMITS, ready, training, view_of
 
 LIMITS = Limits(1, 6)
 
@@ -55,11 +55,15 @@ class World:
             self.killed.add(command.peer)
 
     def on_the_way(self) -> list[int]:
-        return [peer for peer, entry in sorted(self.cluster.starting.items()) if entry.ready is None]
+        """The joiners, then the spares, that are not ready."""
+        coming = [*sorted(self.cluster.starting.items()), *sorted(self.cluster.spares.waiting.items())]
+        return [peer for peer, entry in coming if entry.ready is None]
 
 
-def begun(size: int, hosts: Hosts | None = None) -> World:
-    return World(training(*range(size), hosts=hosts), view_of(*range(size)), Terms(8 * size, 8.0), wanted=size)
+def begun(size: int, hosts: Hosts | None = None, *, spares: int = 0) -> World:
+    limits = replace(JOB_LIMITS, spares=SpareLimits(spares))
+    cluster = training(*range(size), hosts=hosts, limits=limits)
+    return World(cluster, view_of(*range(size)), Terms(8 * size, 8.0), wanted=size)
 
 
 def happen(world: World, what: str, which: int) -> None:
@@ -124,11 +128,16 @@ happenings = st.lists(
 requests = st.none() | st.integers(0, 8) | st.sampled_from(["evict", "replace"])
 
 
-@given(st.integers(1, 4), st.lists(st.tuples(happenings, requests, happenings), max_size=12), st.booleans())
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(happenings, requests, happenings), max_size=12),
+    st.booleans(),
+    st.sampled_from([0, 0, 1, 2]),
+)
 def test_whatever_is_asked_while_others_come_nobody_is_left_waiting(
-    size: int, history: list[tuple], ends: bool
+    size: int, history: list[tuple], ends: bool, spares: int
 ) -> None:
-    world = begun(size)
+    world = begun(size, spares=spares)
     for before, asked, meanwhile in history:
         for what, which in before:
             happen(world, what, which)
@@ -139,7 +148,8 @@ def test_whatever_is_asked_while_others_come_nobody_is_left_waiting(
     else:
         settle(world)
     assert world.terms.target_size == 0
-    assert world.cluster.alive - world.killed == set(world.view.ids), "whoever is on the way is dismissed"
+    assert world.cluster.wanted - world.killed == set(world.view.ids), "whoever is on the way is dismissed"
+    assert len(world.cluster.spares.waiting) <= spares
     assert (world.terms.leaving, world.terms.departing) == ((), ()) or ends
     assert world.terms.global_batch_size == 8 * world.view.size
     if not ends and "evict" not in [asked for _, asked, _ in history]:
@@ -147,11 +157,11 @@ def test_whatever_is_asked_while_others_come_nobody_is_left_waiting(
         assert reached or world.terms.refused_size in {world.wanted, LIMITS.clip(world.wanted)}
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True), happenings)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True), happenings, st.sampled_from([0, 0, 2]))
 def test_whoever_is_taken_away_from_full_hosts_is_replaced(
-    noticed: list[int], meanwhile: list[tuple[str, int]]
+    noticed: list[int], meanwhile: list[tuple[str, int]], spares: int
 ) -> None:
-    world = begun(3, Hosts({0: 2, 1: 1}))
+    world = begun(3, Hosts({0: 2, 1: 1}), spares=spares)
     for peer in noticed:
         # The only one that is left of the job would wait for its own slot: nobody could come for it.
         if peer in world.view.ids and world.view.size > 1:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.cluster.cluster import Cluster, SpareLimits
 from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
     AnnounceFailure,
@@ -324,9 +324,15 @@ def possible(cluster: Cluster, event: object, formed: Iterable[AdmitFirstView]) 
     return event
 
 
-@given(st.integers(1, 4), st.lists(st.tuples(events, st.sampled_from([0.0, 1.0, 60.0])), max_size=60))
-def test_any_order_of_events_keeps_account_of_every_process(size: int, history: list[tuple[object, float]]) -> None:
-    cluster, commands = start_job(size, limits=JOB_LIMITS, now=0.0)
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(events, st.sampled_from([0.0, 1.0, 60.0])), max_size=60),
+    st.sampled_from([0, 0, 2]),
+)
+def test_any_order_of_events_keeps_account_of_every_process(
+    size: int, history: list[tuple[object, float]], spares: int
+) -> None:
+    cluster, commands = start_job(size, limits=replace(JOB_LIMITS, spares=SpareLimits(spares)), now=0.0)
     spawned, killed, formed, now = {command.peer for command in commands}, set[int](), list[AdmitFirstView](), 0.0
     for drawn, seconds in history:
         now += seconds
@@ -340,16 +346,20 @@ def test_any_order_of_events_keeps_account_of_every_process(size: int, history: 
         dying = [command.peer for command in all_of(Kill, commands)]
         formed += all_of(AdmitFirstView, commands)
         assert not spawned & set(fresh)
-        assert set(dying) <= set(before.starting)
+        assert set(dying) <= {*before.starting, *before.spares.waiting}
         assert not killed & set(dying)
         spawned |= set(fresh)
         killed |= set(dying)
         assert len(formed) <= 1
-        assert not killed & set(cluster.starting)
-        assert not fresh or (isinstance(event, Decision) and members + len(cluster.starting) == event.prepare)
+        waiting = cluster.spares.waiting.keys()
+        assert not killed & {*cluster.starting, *waiting}
+        assert len(waiting) <= spares
+        assert {*waiting} <= cluster.alive
+        wanted = set(fresh) - waiting
+        assert not wanted or (isinstance(event, Decision) and members + len(cluster.starting) == event.prepare)
         has_failed = any(isinstance(command, Fail) for command in commands)
-        assert (Done() in commands) == (not cluster.alive and not has_failed)
-        if has_failed or not cluster.alive:
+        assert (Done() in commands) == (not cluster.wanted and not has_failed)
+        if has_failed or not cluster.wanted:
             return
         assert set(cluster.starting) <= cluster.alive
         assert cluster.alive | set(cluster.starting) | cluster.processes.released <= set(
