@@ -44,7 +44,7 @@ def average_models(*, every: int) -> AverageModels:
         every: H, the number of steps from one average to the next, at least 1.
 
     Returns:
-        The value for ``kungfu.attach(sync=...)``.
+        The value for ``kungfu.attach(sync=...)`` and ``kungfu.keras.attach(sync=...)``.
 
     Raises:
         PolicyError: ``every`` is not a whole number of at least 1.

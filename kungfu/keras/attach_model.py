@@ -24,9 +24,11 @@ import tensorflow as tf
 
 from kungfu.compiler import compile_policies
 from kungfu.control import Budget
+from kungfu.control.synchronisation import Synchronisation
 from kungfu.errors import UsageError
 from kungfu.framework_internals import is_keras_model, layer_statistics, output_loss_trackers
 from kungfu.keras.applications import optimizers_of
+from kungfu.keras.callbacks import refuse_saves_within_epochs
 from kungfu.keras.custom_step import CustomStep, custom_job_step, custom_step_alone, explored
 from kungfu.keras.data.fit_data import arguments_alone, bound_arguments, fit_data, refuse_samples
 from kungfu.keras.evaluation.sharing import share_calls
@@ -41,7 +43,7 @@ from kungfu.training import Training
 from kungfu.training.data.sample_source import is_source
 from kungfu.training.graph.combined_metrics import Combination, CombinedMetrics
 from kungfu.training.graph.layer_memory import LayerReduction, is_named
-from kungfu.training.loop.attach import attach_built, build, policies_in_job
+from kungfu.training.loop.attach import attach_built, build, policies_in_job, refuse_sums, refuse_unsupported
 from kungfu.training.loop.job_connection import JobConnection, connect
 from kungfu.training.loop.step_calls import StepCalls
 from kungfu.training.state.registry import Kind, Rescaled
@@ -54,6 +56,7 @@ def attach(
     seed: int = 0,
     budget: Budget | None = None,
     combine: Mapping[str, Combination | LayerReduction] = MappingProxyType({}),
+    sync: Synchronisation = "gradients",
 ) -> FitHandle:
     """Makes ``model.fit`` train as a job: call it between ``compile`` and ``fit``, and change nothing else.
 
@@ -75,6 +78,9 @@ def attach(
             new first axis. It returns the list of the job's new states. With "sum" the metric starts each step from
             zeros, and the sum of the peers' states is added to the job's state. The key "layer/variable" sets the
             combination of a layer's statistic: "sum", "mean" or "only_first_replica", as in `kungfu.attach`.
+        sync: How the peers keep their models alike: by the mean of their gradients in every step ("gradients"), or by
+            averages of their models, ``kf.control.average_models(every=H)``, as in `kungfu.attach`. Averages are also
+            taken at the end of each epoch, before validation and callbacks; metrics are summed with them.
 
     Returns:
         A handle for registering further state and for ending the fit.
@@ -97,8 +103,9 @@ def attach(
     3
     """
     _refuse_model(model)
-    attached = Attached(model, checked_policies(policies), seed, budget, dict(combine), model.optimizer)
-    compile_policies(policies_in_job(attached.policies, read_settings()), budget=budget)
+    refuse_unsupported(sync, optimizers_of(model))
+    attached = Attached(model, checked_policies(policies), seed, budget, dict(combine), sync, model.optimizer)
+    compile_policies(policies_in_job(attached.policies, read_settings()), budget=budget, sync=sync)
     model.fit = _fit_function(attached)
     write_as_one_job()
     share_calls(model, attached)
@@ -133,6 +140,7 @@ class Attached:
         seed: The seed of the samples' order and of each peer's random numbers.
         budget: Limits how often all policies together may change the cluster.
         combine: The combination over the peers of metrics' states and layers' statistics, by name.
+        sync: How the peers keep their models alike.
         optimizer: The model's optimizer at the time of ``attach``.
         is_fitting: True while a ``fit`` is under way.
         passes: True while this peer skips finished fits.
@@ -146,6 +154,7 @@ class Attached:
     seed: int
     budget: Budget | None
     combine: Mapping[str, Any]
+    sync: Synchronisation
     optimizer: Any
     is_fitting: bool = False
     passes: bool = False
@@ -310,6 +319,8 @@ def _fit_function(attached: Attached) -> Callable[..., Any]:
 def _attach(attached: Attached, connection: JobConnection, custom: CustomStep | None) -> StepCalls:
     """Attaches the built model to the job, with Keras' step or a custom step; returns the calls of that step."""
     model = attached.model
+    if attached.sync != "gradients":
+        _refuse_with_averages(attached, custom)
     if custom is None:
         build(model, optimizers := [model.optimizer])
     else:  # each optimizer once, in the order of their first applications
@@ -322,10 +333,32 @@ def _attach(attached: Attached, connection: JobConnection, custom: CustomStep | 
         seed=attached.seed,
         budget=attached.budget,
         combine=_combine_of(attached, "layers"),
+        sync=attached.sync,
     )
     if custom is not None and connection.peer == 0:
         print(custom.note(model), file=sys.stderr)
     return calls
+
+
+def _refuse_with_averages(attached: Attached, custom: CustomStep | None) -> None:
+    """Raises ``UsageError`` for what needs a message in each step, if the run averages models."""
+    others = {name: one for name, one in _combine_of(attached, "metrics").items() if one != "sum"}
+    if custom is not None:
+        what = (
+            f"the training step of {type(attached.model).__name__}, whose numbers the peers combine in each step: "
+            "write the loop with kf.attach(model, optimizer, sync=...) and training.step"
+        )
+    elif others:
+        name, way = next(iter(others.items()))
+        what = (
+            f"combine={{{name!r}: {getattr(way, '__name__', way)!r}}}, which needs the states of all peers in each "
+            "step: keep sums in the metric, and combine them by 'sum'"
+        )
+    else:
+        return
+    raise UsageError(
+        f'kf.keras.attach(sync=kf.control.average_models(...)) beside {what}; or attach with sync="gradients"'
+    )
 
 
 def _combine_of(attached: Attached, what: Literal["layers", "metrics"]) -> dict[str, Any]:
@@ -354,6 +387,8 @@ def fit_in_job(attached: Attached, arguments: Mapping[str, Any]) -> Any:
         if not isinstance(arguments[name], int) or arguments[name] < 0:
             raise UsageError(f"model.fit({name}={arguments[name]!r}): must be an integer of at least 0")
     refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
+    if attached.sync != "gradients":
+        refuse_saves_within_epochs(arguments["callbacks"])
     plan, batch, validation = fit_data(arguments, seed=attached.seed)
     custom = explored(model, batch)
     fit = FitRun(model, arguments, plan, validation, connection, combine=attached.combine)
@@ -379,6 +414,7 @@ def _train_in_job(attached: Attached, connection: JobConnection, fit: FitRun, cu
     calls = _attach(attached, connection, custom)
     run = calls.run
     run.memory.share(run.trace, [*model.variables, *(one for metric in of_metrics for one in metric.variables)])
+    refuse_sums(run)
     with tf.device("/CPU:0"):  # read by the host in every step
         stop_requested = tf.Variable(0.0, trainable=False, name="kungfu/stop_requested")
     if custom is None:

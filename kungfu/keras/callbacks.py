@@ -231,6 +231,17 @@ def verbosity(given: Any) -> int:
     return 2 if given == "auto" else int(given)
 
 
+def refuse_saves_within_epochs(callbacks: Any) -> None:
+    """Raises ``UsageError`` for a callback that saves a model every few batches, between two averages of models."""
+    for one in keras.tree.flatten(callbacks):
+        if isinstance(often := getattr(one, "save_freq", None), int) and often:
+            raise UsageError(
+                f"{type(one).__name__}(save_freq={often}) with sync=kf.control.average_models(...): within an epoch it "
+                "would save rank 0's own model, without the work of the other peers since the last average; give "
+                'save_freq="epoch", or request checkpoints, which hold averages: kf.control.every(100).checkpoint()'
+            )
+
+
 def without_writers(callbacks: Sequence[Any]) -> list[Any]:
     """The callbacks that run on every peer: all callbacks except those that only write."""
     return [one for one in callbacks if not isinstance(one, _WRITERS)]

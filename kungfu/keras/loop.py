@@ -79,6 +79,7 @@ class FitRun:
         self._progress = Progress(epochs=self._epochs_left(), execution=int(model.steps_per_execution))
         self._validation: tuple[SharedPass, SharedEvaluation] | None = None  # of the present epoch
         self._warned = set[str]()
+        self._data_ended = False  # in the middle of an epoch
 
     @property
     def described(self) -> list[str]:
@@ -128,7 +129,8 @@ class FitRun:
         for index, total in enumerate(logs.totals):
             training.register(f"fit/totals/{index}", total)
         self._run.checkpoints.keep(_CALLBACKS, self._kept)
-        self._run.declared.described, self._run.declared.has_loop_state = self.described, True
+        declared = self._run.declared
+        declared.described, declared.has_loop_state = [*self.described, *declared.described], True
         self._model.stop_training = False
         try:
             self._train()
@@ -161,7 +163,13 @@ class FitRun:
         except DataEndedError as error:
             # Raised on all peers at the same step: they read the same data. Training ends with the data, as in Keras.
             print(f"kungfu: model.fit() ends before its last epoch: {error}", file=sys.stderr)
-            self._progress = replace(self._progress, stops=True)
+            self._progress, self._data_ended = replace(self._progress, stops=True), True
+
+    def _logs_so_far(self) -> dict[str, Any]:
+        """The logs of the epoch; in a run that averages models, as of the last average, and empty before the first."""
+        models = self._run.models
+        is_known = models is None or models.summed_at > self._run.steps() - self._progress.batch
+        return self._logs.so_far() if is_known else {}
 
     def _epochs_left(self) -> int:
         return max(0, int(self._arguments["epochs"]) - self._begins)
@@ -174,7 +182,10 @@ class FitRun:
         if stops is SKIPPED:
             return
         self._progress = self._progress.stepped(stops=bool(stops.numpy() > 0))
-        self._warn_once(_UNHEEDED, where=self._model.stop_training and not self._progress.stops)
+        # Between two averages of models the peers tell each other nothing.
+        models = self._run.models
+        is_heard = models is None or models.is_synchronising
+        self._warn_once(_UNHEEDED, where=is_heard and self._model.stop_training and not self._progress.stops)
         # The callbacks are called now, because their call must not wait for the next batch.
         if (action := self._next()).what == "end batch":
             self._call_back(action)
@@ -220,7 +231,7 @@ class FitRun:
             case "begin batch":
                 callbacks.batch_begins(number)
             case "end batch":
-                callbacks.batch_ends(number, self._logs.so_far)
+                callbacks.batch_ends(number, self._logs_so_far)
             case "begin test":
                 callbacks.running.on_test_begin()
             case "end test":
@@ -319,6 +330,10 @@ class FitRun:
     # ---- the end of an epoch ---------------------------------------------------------------------------------------
 
     def _average(self, action: Action) -> None:
+        if self._run.models is not None and self._data_ended:  # else the last step of the epoch has averaged
+            # The first sums are those of the metrics; the last is the request to end training.
+            for total, added in zip(self._logs.totals, barrier.conclude_window(self._run), strict=False):
+                total.assign_add(added)
         barrier.average_statistics(self._run)
         self._progress = self._progress.after(action)
 

@@ -45,11 +45,14 @@ def job_step(
     The function takes a batch, as ``fit`` reads it. It returns a number above 0 if rank 0's callbacks had requested the
     end of training before this step. ``stop_requested`` is 1.0 if this peer's callbacks request the end.
     """
-    losses = whole_batch_losses(run)
+    # A run that averages models trains on the losses of slices.
+    around_loss = whole_batch_losses(run).scaled if run.models is None else nullcontext
+    if run.models is not None:
+        run.models.equal = metrics.totals
 
     def gradients_and_metrics(data: Any, start: Sequence[Any]) -> tuple[list[Any], Any, list[Any]]:
         with metrics.watched(start) as watched:
-            gradients, loss = _gradients(model, data, around_loss=losses.scaled)
+            gradients, loss = _gradients(model, data, around_loss=around_loss)
         return gradients, loss, watched.after()
 
     forward = _compiled(model, gradients_and_metrics)

@@ -273,5 +273,7 @@ class Run:
                 return means
             self.published.refuse_missing(trace.published, trace.captured())
             means = last(averaging)
+            if self.models is not None:
+                trace.undone += [one.handle for one in self.models.sums.variables]
         trace.averaged(means)
         return means

@@ -54,6 +54,7 @@ class Twin:
     averaged_at: int = 0
     every: int = EVERY
     handed: int = 0  # samples of the steps since the last average, over all peers
+    samples: int = SAMPLES  # of an epoch
 
     def averages_now(self, peers: list[int]) -> int:
         """Gives these peers the mean of their models; the samples that are in no average."""
@@ -67,12 +68,12 @@ class Twin:
 
     def steps(self, step: int, batch: int, done: dict[int, Done]) -> bool:
         """A step of these peers; true if it ended with an average."""
-        batch = min(batch, SAMPLES - self.offset)
+        batch = min(batch, self.samples - self.offset)
         for peer, one in done.items():
             self.peers[peer].trains(one.samples) if one.samples else None
         self.handed += batch
         self.offset += batch
-        ends = self.offset >= SAMPLES
+        ends = self.offset >= self.samples
         if ends:
             self.epoch, self.offset = self.epoch + 1, 0
         if not ends and step - self.averaged_at < self.every:

@@ -14,9 +14,8 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.gradient_message import Averaging, GradientMessage, send, send_gradients
-from kungfu.training.graph.model_average import AverageWindow
+from kungfu.training.graph.model_average import ModelAverage
 from kungfu.training.graph.tracing.trace import refuse_xla
-from kungfu.training.graph.variable_io import run_where
 
 # Larger sparse gradients are refused, not made dense: an embedding of a few gigabytes would fill the memory.
 DENSE_LIMIT_BYTES = 256 << 20
@@ -70,15 +69,13 @@ def average(
     first, end = len(dense), len(dense) + len(published)
 
     def exchange(share: Sequence[Any], mean_loss: Any, totals: Sequence[Any]) -> list[Any]:
-        if averaging.window is not None:
-            applied = _applied_by_this_peer(
-                averaging, averaging.window, share[:first], mean_loss, list(share[first:end])
-            )
+        given: Any = averaging, share[:first], mean_loss, list(share[first:end])
+        if averaging.models is not None:
+            applied, sums = _applied_by_this_peer(averaging.models, *given, totals)
+            _conclude_sums(summed, sums)
             return [*applied, *share[first:]]
-        sent = send(averaging, share[:first], mean_loss, list(share[first:end]), totals=totals, waited=waited)
-        sums = iter(sent.sums)
-        for one in summed:
-            one.conclude([next(sums) for _ in one.totals])
+        sent = send(*given, totals=totals, waited=waited)
+        _conclude_sums(summed, sent.sums)
         return [*_concluded(averaging, sent), *share[first:]]
 
     if accumulation is None:
@@ -133,16 +130,34 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
 
 
 def _applied_by_this_peer(
-    averaging: Averaging, window: AverageWindow, gradients: Sequence[Any], loss: Any, published: list[Any]
-) -> list[Any]:
-    """Graph: the gradients of this peer, if the run averages models; in a synchronising step, evaluates the policies.
+    models: ModelAverage,
+    averaging: Averaging,
+    gradients: Sequence[Any],
+    loss: Any,
+    published: list[Any],
+    totals: Sequence[Any],
+) -> tuple[list[Any], list[Any]]:
+    """Graph: the gradients of this peer, if the run averages models, and the sums of ``totals`` over window and peers.
 
-    A peer without samples ran on another peer's sample, so its gradients are zeros.
+    A synchronising step evaluates the policies; in any other step the sums are zeros. A peer without samples ran on
+    another peer's sample, so its gradients and totals are zeros.
     """
     samples = averaging.graph_state.metrics.samples.read_value()
-    window.count(samples, loss)
-    run_where(window.is_last_step(), lambda: send(averaging, gradients, loss, published).conclude())
-    return [tf.where(samples > 0, one, tf.zeros_like(one)) for one in gradients]
+    models.window.count(samples, loss)
+
+    def synchronise(held: Sequence[Any]) -> Sequence[Any]:
+        sent = send(averaging, gradients, loss, published, totals=held)
+        sent.conclude()
+        return sent.sums
+
+    applied, own = ([tf.where(samples > 0, one, tf.zeros_like(one)) for one in each] for each in (gradients, totals))
+    return applied, models.sums.add(own, models.window.is_last_step(), synchronise)
+
+
+def _conclude_sums(summed: Sequence[SummedTotals], sums: Sequence[Any]) -> None:
+    come = iter(sums)
+    for one in summed:
+        one.conclude([next(come) for _ in one.totals])
 
 
 def _concluded(averaging: Averaging, sent: GradientMessage) -> list[Any]:

@@ -30,6 +30,9 @@ from kungfu.training.graph.tracing.trace import StepTrace
 Way = Literal["sum", "mean", "max", "min"]
 Combination = Way | Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
+# The combination of metrics that receive one number of the whole batch per step.
+_PER_STEP = "per step"
+
 # The variables of these metrics are sums over samples, whatever result a metric computes from its sums.
 _ADDITIVE = tuple(
     getattr(keras.metrics, name)
@@ -43,19 +46,24 @@ _ADDITIVE = tuple(
 
 @dataclass(frozen=True)
 class PeerShare:
-    """Graph: a peer's number of samples in a step, its rank, and the size of its view."""
+    """Graph: a peer's number of samples in a step, its rank, the size of its view, and the samples of all its peers."""
 
     samples: Any  # float32
     rank: Any
     size: Any
+    of_step: Any = None  # int64
 
 
 class _Vector:
     """States of one dtype: all summed over the peers, or all averaged, weighted by the peers' sample counts. One vector
-    holds the states' totals. ``states``: the metrics' variables, each with its value at the beginning of an epoch."""
+    holds the states' totals. ``states``: the metrics' variables, each with its value at the beginning of an epoch.
+
+    States "per step" are sums too, to which all peers together add once in each step: each adds its part of a step's
+    samples."""
 
     def __init__(self, dtype: str, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
         self._dtype, self._is_mean, self.variables = tf.as_dtype(dtype), way == "mean", [one for one, _ in states]
+        self._is_per_step = way == _PER_STEP
         self._initial = np.concatenate([np.ravel(start) for _, start in states]).astype(dtype)
         self.totals = [tf.Variable(self._initial, trainable=False, name=f"kungfu/metrics_{dtype}")]
 
@@ -69,9 +77,11 @@ class _Vector:
     def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
         """Graph: this peer's states as one vector; for means, multiplied by the sample count, which comes last."""
         vector = tf.concat([tf.reshape(one, [-1]) for one in after], axis=0)
+        samples = tf.cast(peer.samples, self._dtype)
+        if self._is_per_step:
+            return [vector * tf.math.divide_no_nan(samples, tf.cast(peer.of_step, self._dtype))]
         if not self._is_mean:
             return [vector]
-        samples = tf.cast(peer.samples, self._dtype)
         return [tf.concat([vector * samples, samples[None]], axis=0)]
 
     def conclude(self, sums: Sequence[Any]) -> None:
@@ -157,7 +167,8 @@ class CombinedMetrics:
     Args:
         metrics: The built metrics.
         combine: The combination of a metric's state over the peers, by metric name; see ``kf.keras.attach``.
-        per_step: The metrics that receive one number of the whole batch per step; they are combined by "mean".
+        per_step: The metrics of Keras that receive one number of the whole batch per step: the mean over the peers,
+            weighted by samples.
 
     Raises:
         UsageError: A metric whose state is not a sum has no declared combination, or a combination does not fit.
@@ -172,12 +183,13 @@ class CombinedMetrics:
                 f"combine= names {', '.join(map(repr, unknown))}: the metrics are {', '.join(names) or 'none'}"
             )
         self._metrics, self._groups = list(metrics), list[_Vector | _Gathered]()
-        means, vectors = {id(one) for one in per_step}, dict[tuple[str, Combination], list[tuple[Any, Any]]]()
+        means, vectors = {id(one) for one in per_step}, dict[tuple[str, Any], list[tuple[Any, Any]]]()
         for metric in metrics:
-            way, states = _states(metric, "mean" if id(metric) in means else combine.get(metric.name))
+            way, states = _states(metric, None if id(metric) in means else combine.get(metric.name))
             if way not in ("sum", "mean"):
                 self._groups.append(_Gathered(way, states))
                 continue
+            way = _PER_STEP if id(metric) in means else way
             for state in states:
                 vectors.setdefault((str(state[0].dtype), way), []).append(state)
         self._groups += [_Vector(dtype, way, states) for (dtype, way), states in vectors.items()]
@@ -311,9 +323,10 @@ class LoopMetrics:
 
 
 def peer_share(graph_state: GraphState) -> PeerShare:
-    """Graph: this peer's number of samples in the step, its rank, and the size of its view."""
+    """Graph: this peer's number of samples in the step, its rank, the size of its view, and the samples of the step."""
     view, samples = graph_state.view, graph_state.metrics.samples
-    return PeerShare(samples.read_value(), view.rank.read_value(), view.size.read_value())
+    of_step = graph_state.samples_of_step()
+    return PeerShare(samples.read_value(), view.rank.read_value(), view.size.read_value(), of_step)
 
 
 def refuse_accumulated(metrics: LoopMetrics | None, accumulation: Accumulation | None) -> None:

@@ -116,7 +116,8 @@ def send(
     weighed = (samples, tf.where(samples > 0, loss * samples, 0.0)) if window is None else (window.samples, window.loss)
     header = tf.stack([*weighed, changes + others, changes])
     # Other types travel in an earlier message: if that message fails, nothing has been assigned.
-    added = SentTotals.sent(averaging.attachment, totals, order=graph_state.order, samples=samples)
+    counted = samples if window is None else tf.ones([])  # of a window: each peer counts what it has held
+    added = SentTotals.sent(averaging.attachment, totals, order=graph_state.order, samples=counted)
     checksum = graph_state.posts.checksum
     riding = [header, checksum.numbers.read_value(), program.piggybacked(sources), added.floats]
     (*sums, extras), norm, norm_of_sums = averaging.attachment.all_reduce_with_norms(

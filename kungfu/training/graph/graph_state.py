@@ -372,6 +372,11 @@ class GraphState:
         parts = (self.progress, self.view, self.times, self.rules, self.posts, metrics.samples, metrics.total_samples)
         return [self.order, metrics.step_record.packed, *_variables_in(parts)]
 
+    def samples_of_step(self) -> Any:
+        """Graph: the samples of all peers in a step, from the position; without a loader, the batch in force."""
+        batch, samples = self.view.global_batch_size.read_value(), self.progress.samples.read_value()
+        return tf.where(samples > 0, tf.minimum(batch, samples - self.progress.offset), batch)
+
     def in_share(self) -> list[tf.Variable]:
         """The variables that no barrier reads: this peer's position in its share, and the values published and fed."""
         metrics = self.metrics

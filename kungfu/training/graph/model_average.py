@@ -82,6 +82,55 @@ class AverageWindow:
             one.assign(tf.zeros_like(one))
 
 
+class HeldSums:
+    """Tensors that a step's message sums over the peers, summed over the earlier steps of the window on this peer.
+
+    In an ordinary step the sums over the peers are zeros, so that the results of a window arrive with its last step. A
+    window of steps that peers were lost in is continued: what this peer holds goes with the next average.
+    """
+
+    def __init__(self) -> None:
+        self.variables: list[tf.Variable] = []
+
+    def add(
+        self, totals: Sequence[Any], is_last_step: Any, send: Callable[[Sequence[Any]], Sequence[Any]]
+    ) -> list[Any]:
+        """Graph: holds this peer's ``totals`` of a step; in the last step of the window, the result of ``send``."""
+        self._fit(totals)
+
+        def hold() -> list[Any]:
+            for held, one in zip(self.variables, totals, strict=True):
+                held.assign_add(one)
+            return [tf.constant(True), *map(tf.zeros_like, totals)]
+
+        def sum_up() -> list[Any]:
+            sums = send([held + one for held, one in zip(self.variables, totals, strict=True)])
+            self.clear()
+            return [tf.constant(True), *sums]
+
+        return list(tf.cond(is_last_step, sum_up, hold))[1:]
+
+    def clear(self) -> None:
+        """Forgets what this peer has held, once it is summed, or if this peer has fetched another peer's state."""
+        for held in self.variables:
+            held.assign(tf.zeros_like(held))
+
+    def _fit(self, totals: Sequence[Any]) -> None:
+        """Creates the variables in the first trace, when the shapes and dtypes of the tensors become known."""
+        kinds = [(one.shape, one.dtype) for one in totals]
+        if [(held.shape, held.dtype) for held in self.variables] != kinds:
+            with tf.init_scope():
+                self.variables = [
+                    tf.Variable(
+                        tf.zeros(*kind),
+                        trainable=False,
+                        name="kungfu/held_sum",
+                        experimental_enable_variable_lifting=False,  # otherwise TensorFlow traces a second time
+                    )
+                    for kind in kinds
+                ]
+
+
 class ModelAverage:
     """The averages of models of one run on this peer.
 
@@ -94,10 +143,13 @@ class ModelAverage:
     def __init__(self, every: int, graph_state: GraphState, attachment: Attachment) -> None:
         with tf.device("/CPU:0"):
             self.window = AverageWindow()
+        self.sums = HeldSums()
+        self.equal: Sequence[tf.Variable] = ()  # equal on all peers, though the step writes them: not averaged
         self.every, self._graph_state, self._attachment = every, graph_state, attachment
         self.shared: Sequence[tf.Variable] = ()  # the weights and slots, of which the average covers those written
         self._variables: list[tf.Variable] = []
         self._averaged_at = 0  # the number of steps done at the last average
+        self.summed_at = 0  # the number of steps done when the peers last added up what each of them has held
         self._announced = 1  # the window's steps, as last written to the graph
         self.lost = 0  # the samples that are in no average because of the last loss of peers
 
@@ -132,7 +184,7 @@ class ModelAverage:
 
     def averaged(self, *, at: int) -> int:
         """Records the average of the ``at``-th step of the job; returns the number of steps of the window."""
-        steps, self._averaged_at, self.lost = at - self._averaged_at, at, 0
+        steps, self._averaged_at, self.summed_at, self.lost = at - self._averaged_at, at, at, 0
         return steps
 
     def restart(self, *, at: int) -> None:
@@ -155,7 +207,8 @@ class ModelAverage:
 
         The mean of equal numbers may differ from them in the last bit, so constants and frozen weights are left alone.
         """
-        self._variables = [one for one in self.shared if one.dtype.is_floating]
+        equal = set(map(id, self.equal))
+        self._variables = [one for one in self.shared if one.dtype.is_floating and id(one) not in equal]
         if graph is None:  # functions run op by op, to debug them: what the step writes is unknown
             return
         outer = {id(inner): id(handle) for handle, inner in graph.captures if inner.dtype == tf.resource}

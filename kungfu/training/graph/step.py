@@ -336,19 +336,13 @@ def _average_or_count(graph_state: GraphState, models: ModelAverage, *, conclude
 
     # An ordinary step: nothing is sent, and the samples of all peers follow from the position in the data.
     def count() -> Any:
-        trained = _samples_of_step(graph_state)
+        trained = graph_state.samples_of_step()
         graph_state.metrics.total_samples.assign(tf.cast(trained, tf.float32))
         window.counted.assign_add(trained)
         _advance(graph_state)
         return tf.constant(UNSYNCHRONISED, tf.int64)
 
     return tf.cond(window.is_last_step(), average, count)
-
-
-def _samples_of_step(graph_state: GraphState) -> Any:
-    """Graph: the samples of all peers in a step, from the position; without a loader, those of the batch in force."""
-    batch, samples = graph_state.view.global_batch_size.read_value(), graph_state.progress.samples.read_value()
-    return tf.where(samples > 0, tf.minimum(batch, samples - graph_state.progress.offset), batch)
 
 
 def _advance(graph_state: GraphState) -> None:

@@ -94,7 +94,7 @@ def attach(
     calls = attach_built(connection, model, optimizers, **more)
     if connection.settings is not None:  # a program that runs alone sees all samples
         calls.run.memory.share(calls.run.trace)
-        _refuse_sums(calls.run)
+        refuse_sums(calls.run)
     return Training(calls)
 
 
@@ -114,7 +114,7 @@ def attach_built(
     if settings is not None:
         _refuse_synchronized(model)
     _check_threads()
-    _refuse_unsupported(sync, optimizers)
+    refuse_unsupported(sync, optimizers)
     plan = compile_policies(policies_in_job(policies, settings), budget=budget, sync=sync)
     _check_best_signal(plan, connection.checkpoints.best_signal)
     with tf.device("/CPU:0"):  # for counters and scalars that the host reads
@@ -175,7 +175,7 @@ def attach_built(
     return calls
 
 
-def _refuse_unsupported(sync: Any, optimizers: Sequence[Any]) -> None:
+def refuse_unsupported(sync: Any, optimizers: Sequence[Any]) -> None:
     """Raises ``UsageError`` for an unknown value of ``sync``, or an optimizer whose models cannot be averaged."""
     if sync == "gradients":
         return
@@ -192,7 +192,7 @@ def _refuse_unsupported(sync: Any, optimizers: Sequence[Any]) -> None:
         )
 
 
-def _refuse_sums(run: Run) -> None:
+def refuse_sums(run: Run) -> None:
     """Raises ``UsageError`` for a layer whose additions are summed in each step, if the run averages models."""
     sums = [one.name for one in run.memory.sums.variables]
     if run.models is not None and sums:

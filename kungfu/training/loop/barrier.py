@@ -233,6 +233,8 @@ def average_models(run: Run, *, rank: int, size: int, is_source: bool) -> None:
     rows[:, rank] = is_source, models.is_in_force(step), own, models.lost
     sources, averaged, windows, lost = between_steps.total(run, [tf.constant(rows)], tag="windows")[0].numpy()
     models.lost = 0
+    if not is_source:  # the state that this peer has fetched includes other sums
+        models.sums.clear()
     # Some sources have the average already: if not all, the others receive the model of the first of them.
     if len(found := np.flatnonzero(sources * averaged)):
         models.lost = int(lost[found[0]])
@@ -244,6 +246,24 @@ def average_models(run: Run, *, rank: int, size: int, is_source: bool) -> None:
     if np.any(sources > averaged):
         models.average_held(partial(between_steps.total, run, scale=float(weights[rank]), tag="models held"))
     models.restart(at=step)
+
+
+def conclude_window(run: Run) -> list[tf.Tensor]:
+    """Ends the window of a run that averages models in an exchange between steps, since no step follows.
+
+    Returns:
+        The sums over the peers of what each has held since the last average, see `HeldSums`.
+    """
+    assert run.models is not None
+    assert run.rank is not None
+    sums = between_steps.total(run, run.models.sums.variables, tag="held sums")
+    if not run.models.is_in_force(run.steps()):
+        average_models(run, rank=run.rank, size=run.size, is_source=True)
+    run.models.sums.clear()
+    run.models.summed_at = run.steps()
+    # A peer that lacks the sums, because others are lost now, fetches the state of this peer.
+    run.standing.stage += 1
+    return sums
 
 
 def enter(run: Run, result: BarrierResult, terms: Terms) -> None:

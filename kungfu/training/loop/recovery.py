@@ -165,7 +165,9 @@ def _registered_before(run: Run, *, gives: bool) -> int | None:
 
 def _digest(run: Run) -> int:
     """The state's digest, or 0 before an exchange between steps. Peers with equal digests may all send the state."""
-    return 0 if run.standing.stage <= AFTER_STEP else checksum_of(run.state.shared())
+    # Between two averages the models differ, and the survivors average them.
+    is_apart = run.models is not None and not run.models.is_in_force(run.steps())
+    return 0 if run.standing.stage <= AFTER_STEP or is_apart else checksum_of(run.state.shared())
 
 
 def _reset_graph(run: Run) -> None:

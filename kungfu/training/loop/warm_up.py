@@ -63,8 +63,8 @@ def compiled_step(
     accumulation = run.declared.accumulation
     if run.models is not None:
         # The policies' folds are equal on all peers, which evaluate the policies alike.
-        folds = {id(one.variable) for one in run.program.variables}
-        run.models.shared = [one for one in classes.shared.values() if id(one) not in folds]
+        run.models.equal = [*run.models.equal, *(one.variable for one in run.program.variables)]
+        run.models.shared = list(classes.shared.values())
     rollback = BatchRollback(kept)
     parts = StepParts(graph_state, run.trace, rollback, handles, hold, run.rate, accumulation, run.memory, run.models)
     return compile_step(function, parts, tensors, structure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -16,10 +17,11 @@ from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.checkpoints.manifest import Manifest
 from kungfu.runtime.core.terms import Terms
 from kungfu.testing import ClusterModel, Start, run_on_model
+from kungfu.training.graph.average import SummedTotals, average
 from kungfu.training.graph.model_average import ModelAverage
 from kungfu.training.graph.step_report import PlannedEpochs, StepPosition
 from kungfu.training.loop import barrier
-from kungfu.training.loop.attach import _refuse_sums, attach_built, build
+from kungfu.training.loop.attach import attach_built, build, refuse_sums
 from kungfu.training.loop.job_connection import JobConnection
 from tests.training.linear import linear_model, points, shown
 from tests.training.peers import averaging_of, on_peers
@@ -220,8 +222,37 @@ def test_what_peers_exchange_in_every_step_or_between_two_steps_is_refused():
     run = attach_built(JobConnection(None), model, [optimizer], **given).run
     run.memory.share(run.trace)  # as in a job
     with pytest.raises(UsageError, match=r"the variable .*seen.* of a layer is declared \"sum\""):
-        _refuse_sums(run)
+        refuse_sums(run)
     _, training, _ = attached(every=2)
     files = kf.data.partitions(["a", "b"], iter, counts=[4, 4])
     with pytest.raises(UsageError, match=r"kf\.data\.partitions in a run with sync="):
         training.batches(files, batch_size=2, epochs=1, seed=0)
+
+
+def test_sums_over_peers_arrive_with_the_last_step_of_a_window_whole_and_exact():
+    # By step, and by peer; the last step of each window sends, and a peer without samples counts for nothing.
+    samples = [[2, 1, 0], [1, 1, 1], [2, 0, 1], [1, 0, 0], [0, 1, 1]]
+    windows = [0, 0, 3, 0, 2]
+    large = 2**40
+
+    def act(rank: int, attachment: LocalAttachment) -> Any:
+        averaging = averaging_of([], rank, attachment, size=3, batch=3.0)
+        averaging = replace(averaging, models=ModelAverage(3, averaging.graph_state, attachment))
+        found = []
+        for own, steps in zip(samples, windows, strict=True):
+            averaging.graph_state.metrics.samples.assign(own[rank])
+            averaging.models.window.steps.assign(steps)
+            totals = [tf.constant([1.5, rank]), tf.constant(large + rank, tf.int64)]
+            summed = [SummedTotals(totals[:1], found.extend), SummedTotals(totals[1:], found.extend)]
+            average(averaging, [tf.constant([1.0])], loss=tf.constant(0.0), summed=summed)
+            if steps:
+                averaging.models.window.clear()
+        return [one.numpy().tolist() for one in found]
+
+    def expected(*steps: int) -> list[Any]:
+        had = [rank for step in steps for rank in range(3) if samples[step][rank]]
+        return [[1.5 * len(had), sum(had)], large * len(had) + sum(had)]
+
+    nothing = [[0.0, 0.0], 0]
+    for found in on_peers(3, act):
+        assert found == [*nothing, *nothing, *expected(0, 1, 2), *nothing, *expected(3, 4)]
