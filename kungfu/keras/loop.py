@@ -319,6 +319,7 @@ class FitRun:
             # The previous rank 0 may not have called ``on_train_end`` of its writers.
             if reported.over:
                 callbacks.end_writers(reported.logs)
+        self._conclude_window()  # the survivors of a loss have averaged their models already
         self._progress = self._progress.in_view(reported, version=position.version, leads=callbacks.leads)
         complete_state(run)
 
@@ -327,13 +328,18 @@ class FitRun:
         # Only after the attributes have arrived: a peer may be lost during their transfer.
         self._progress = replace(self._progress, written=written)
 
-    # ---- the end of an epoch ---------------------------------------------------------------------------------------
-
-    def _average(self, action: Action) -> None:
-        if self._run.models is not None and self._data_ended:  # else the last step of the epoch has averaged
+    def _conclude_window(self) -> None:
+        """In a run that averages models: adds what the peers have held since the last average to the epoch's totals."""
+        if self._run.models is not None:
             # The first sums are those of the metrics; the last is the request to end training.
             for total, added in zip(self._logs.totals, barrier.conclude_window(self._run), strict=False):
                 total.assign_add(added)
+
+    # ---- the end of an epoch ---------------------------------------------------------------------------------------
+
+    def _average(self, action: Action) -> None:
+        if self._data_ended:  # else the last step of the epoch has averaged
+            self._conclude_window()
         barrier.average_statistics(self._run)
         self._progress = self._progress.after(action)
 

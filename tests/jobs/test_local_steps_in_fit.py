@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from kungfu.runtime.core.sample_slices import Position, slice_indices
-from tests.jobs.harness import job_results
-from tests.jobs.programs.keras_local_steps import BATCH, HELD_OUT, PER_EPOCH, READ, SEED, SHRINKS
+from tests.jobs.harness import job_results, lines_of
+from tests.jobs.programs.keras_local_steps import BATCH, HELD_OUT, KEPT_EVERY, PER_EPOCH, READ, SEED, SHRINKS
 from tests.jobs.programs.local_steps import FEATURES, LESS, SAMPLES, data
 from tests.jobs.test_local_steps import EVERY, Done, Peer, Twin, model_at_start, weights_of
 from tests.keras.fitting import float64
+from tests.soak import SOAK
 
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
 
@@ -138,6 +139,29 @@ def test_weights_and_history_are_numpys_with_a_join_a_leave_and_a_kill(tmp_path)
     assert found[0]["traces"] == 1
     assert "model.fit() ends before its last epoch" in ended.output
     assert "a callback has set model.stop_training on this peer, and not on rank 0" not in ended.output
+
+
+@SOAK
+def test_a_resumed_fit_has_the_history_of_one_that_was_not_interrupted(tmp_path):
+    kept, given = tmp_path / "kept", {"every": EVERY, "epochs": 3}
+    folders = [tmp_path / name for name in ("whole", "resumed")]
+    options = (("--checkpoints", kept), ("--resume", kept))
+    found = []
+    for folder, more in zip(folders, options, strict=True):
+        folder.mkdir()
+        found.append(job_results("keras_local_steps.py", folder, "-np", 2, *more, **given))
+    (whole, expected), (resumed, results) = found
+    (written,) = whole.all_of("checkpoint")
+    steps = READ + 3 * -(-SAMPLES // BATCH)
+    assert KEPT_EVERY <= written["step"] < steps
+    assert (written["step"] - READ) % -(-SAMPLES // BATCH), "in the middle of an epoch"
+    assert resumed.metrics[0]["step"] > written["step"]
+    assert len(lines_of(folders[1] / "results" / "0.jsonl")) == steps - written["step"], "nothing is done again"
+    for peer in (0, 1):
+        for mine, other in zip(results[peer]["histories"], expected[0]["histories"], strict=True):
+            assert mine.keys() == other.keys()
+            for name, values in other.items():
+                close(mine[name], values, err_msg=name)
 
 
 def saved_weights(path: Path) -> np.ndarray:

@@ -85,8 +85,8 @@ class AverageWindow:
 class HeldSums:
     """Tensors that a step's message sums over the peers, summed over the earlier steps of the window on this peer.
 
-    In an ordinary step the sums over the peers are zeros, so that the results of a window arrive with its last step. A
-    window of steps that peers were lost in is continued: what this peer holds goes with the next average.
+    In an ordinary step the sums over the peers are zeros, so that the results of a window arrive with its last step.
+    After a loss of peers the survivors add up what they hold, see ``conclude_window`` of the barrier.
     """
 
     def __init__(self) -> None:

@@ -249,10 +249,13 @@ def average_models(run: Run, *, rank: int, size: int, is_source: bool) -> None:
 
 
 def conclude_window(run: Run) -> list[tf.Tensor]:
-    """Ends the window of a run that averages models in an exchange between steps, since no step follows.
+    """Ends the window of a run that averages models in an exchange between steps: after a loss, or if no step follows.
 
     Returns:
         The sums over the peers of what each has held since the last average, see `HeldSums`.
+
+    Cost:
+        A message with the sums; if the models are not averaged yet, also `average_models`.
     """
     assert run.models is not None
     assert run.rank is not None

@@ -216,7 +216,6 @@ class StepCalls:
         barrier.join(run, meanwhile=partial(self.data_cursor.keep_up, phase=run.settings.phase))
         if run.models is not None:
             run.models.restart(at=run.steps())
-            run.models.summed_at = run.steps()
         self.step_log.record_view()
         return compiled
 

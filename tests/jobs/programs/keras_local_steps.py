@@ -2,6 +2,8 @@
 
 Each peer writes a line of DIR/PEER.jsonl after each step: the number of the fit and of the step, and its weights and
 momenta after the step; what it came to is left in DIR/PEER.json. One peer is killed in an average.
+
+With ``--epochs`` the other fit has this many epochs, in which nothing changes, and a checkpoint is kept.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.control import average_models
+from tests.jobs.programs.kept import keeping
 from tests.jobs.programs.local_steps import FEATURES, LESS, MOMENTUM, RATE, closer, data, following
 from tests.jobs.programs.program_parts import await_offer, die, in_float64, leave, options, own_id
 
 BATCH, PER_EPOCH, READ = 8, 7, 11  # in the first fit: steps of an epoch, and batches that there are
 SEED, HELD_OUT, SHRINKS = 3, 20, 0.98
+KEPT_EVERY = 30  # steps
 
 
 def ending_early() -> Iterator[Any]:
@@ -46,7 +50,7 @@ class Mortal(keras.optimizers.SGD):
 class Acting(keras.callbacks.Callback):
     """Writes what this peer has done, and lets one join, one be killed and one leave; then it ends training."""
 
-    def __init__(self, folder: Path, fit: int) -> None:
+    def __init__(self, folder: Path, fit: int, *, changes: bool) -> None:
         super().__init__()
         lines = (folder / f"{own_id()}.jsonl").open("a", buffering=1)
         size, at_size, most, steps = 2, 0, 2, 0
@@ -59,7 +63,7 @@ class Acting(keras.callbacks.Callback):
             lines.write(json.dumps([fit, training.step_number, *kept]) + "\n")
             size, at_size = training.size, at_size + 1 if training.size == size else 0
             most, steps = max(most, size), steps + 1
-            if fit and own_id() < 2:
+            if changes and own_id() < 2:
                 change(model, training)
 
         def change(model: Any, training: Any) -> None:
@@ -89,13 +93,14 @@ class Acting(keras.callbacks.Callback):
 
 
 def main() -> None:
-    given = options(results=Path(), every=5)
+    given = options(results=Path(), every=5, epochs=0)
     given.results.mkdir(exist_ok=True)
     in_float64(0)
     model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1, use_bias=False)])
     model.compile(Mortal(RATE, momentum=MOMENTUM), "mse", metrics=["mae"])
     sync = average_models(every=given.every)
-    kf.keras.attach(model, policies=[following(), closer()], seed=SEED, sync=sync)
+    policies = [keeping(every=KEPT_EVERY) if given.epochs else following(), closer()]
+    kf.keras.attach(model, policies=policies, seed=SEED, sync=sync)
     x, y, _ = data()
     found: dict[str, Any] = {"histories": []}
     atexit.register(lambda: leave(given.results, found))  # a peer that is let go ends inside of fit
@@ -104,12 +109,13 @@ def main() -> None:
         saving = keras.callbacks.ModelCheckpoint(
             given.results / f"{number}-{{epoch}}.weights.h5", save_weights_only=True
         )
-        callbacks, held_out = [saving, Acting(given.results, number)], (x[:HELD_OUT], y[:HELD_OUT])
+        acting = Acting(given.results, number, changes=bool(number and not given.epochs))
+        callbacks, held_out = [saving, acting], (x[:HELD_OUT], y[:HELD_OUT])
         history = model.fit(*batches, callbacks=callbacks, validation_data=held_out, verbose=0, **more)
         found["histories"].append(history.history)
 
     fit(0, ending_early(), steps_per_epoch=PER_EPOCH, epochs=3)
-    fit(1, x, y, batch_size=BATCH, epochs=1000)
+    fit(1, x, y, batch_size=BATCH, epochs=given.epochs or 1000)
     found["traces"] = model.fit.attached.training.traces()
 
 
