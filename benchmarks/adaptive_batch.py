@@ -156,7 +156,9 @@ def two_phase_ways(runs: Iterable[Run], *, loss: float) -> list[Way]:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and its standard error; NaN with one value."""
+    """The mean, and its standard error; NaN with one value, or with one that is NaN."""
+    if any(map(math.isnan, values)):
+        return math.nan, math.nan
     spread = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return statistics.mean(values), spread
 
@@ -199,9 +201,9 @@ def figures(runs: Sequence[Run]) -> dict[str, object]:
     }
 
 
-def rounded(value: float) -> float | None:
-    """The value to three digits, for JSON; ``None`` if it is unknown."""
-    return round(value, 3) if math.isfinite(value) else None
+def rounded(value: float, *, digits: int = 3) -> float | None:
+    """The value to so many digits after the point, for JSON; ``None`` if it is unknown."""
+    return round(value, digits) if math.isfinite(value) else None
 
 
 def grouped(runs: Sequence[Run]) -> Mapping[Way, list[Run]]:

@@ -97,7 +97,7 @@ class CharacterModel:
     def started(self, seed: int) -> Array:
         """Weights at random: activations have a variance of about 1, and the first predictions are almost uniform."""
         generator, weights = np.random.default_rng([seed, 0]), np.zeros(sum(map(math.prod, self.shapes)), np.float32)
-        embedding, first, _, second, _ = self._layers(weights)
+        embedding, first, _, second, _ = self.layers(weights)
         for layer, scale in ((embedding, 1.0), (first, len(first) ** -0.5), (second, 0.1 * len(second) ** -0.5)):
             layer[:] = scale * generator.standard_normal(layer.shape)
         return weights
@@ -111,8 +111,8 @@ class CharacterModel:
 
     def gradient(self, weights: Array, samples: Samples, *, into: Array) -> None:
         """Writes the gradient of the mean loss of at least one sample into a vector like the weights."""
-        _, first, _, second, _ = self._layers(weights)
-        embedding_gradient, first_gradient, bias_gradient, second_gradient, output_gradient = self._layers(into)
+        _, first, _, second, _ = self.layers(weights)
+        embedding_gradient, first_gradient, bias_gradient, second_gradient, output_gradient = self.layers(into)
         inputs, hidden, logits = self._activations(weights, samples.contexts)
         errors = np.exp(logits)
         errors /= errors.sum(axis=1, keepdims=True)
@@ -130,12 +130,13 @@ class CharacterModel:
 
     def _activations(self, weights: Array, contexts: Array) -> tuple[Array, Array, Array]:
         """The embedded contexts, the hidden layer, and the logits, of which the largest is 0."""
-        embedding, first, bias, second, output = self._layers(weights)
+        embedding, first, bias, second, output = self.layers(weights)
         inputs = embedding[contexts].reshape(len(contexts), -1)
         hidden = np.tanh(inputs @ first + bias)
         logits = hidden @ second + output
         return inputs, hidden, logits - logits.max(axis=1, keepdims=True)
 
-    def _layers(self, vector: Array) -> list[Array]:
+    def layers(self, vector: Array) -> list[Array]:
+        """The layers of `shapes` that a flat vector of weights or gradients holds, as views of it."""
         ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
         return [part.reshape(shape) for part, shape in zip(np.split(vector, ends), self.shapes, strict=True)]

@@ -2,7 +2,8 @@
 
 Each peer of the modelled cluster (`kungfu.testing`) computes the gradient of its own share of a batch, one after the
 other in this process, and plain SGD takes a step along their mean. The norms of these gradients enter the compiled
-policies, whose decisions set the peers, the batch and the learning rate of later steps, as in a job.
+policies, whose decisions set the peers, the batch and the learning rate of later steps, as in a job. With averages of
+models each peer takes steps along its own gradients instead.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.emulation.characters import Array, CharacterModel, Samples, SourceText
-from kungfu import Policy
+from kungfu import Policy, control
 from kungfu.compiler import CompiledPolicies, compile_policies, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.runtime.core.view import spread
@@ -52,6 +53,7 @@ class EmulatedTraining:
         rate_factor: The program's own schedule: a factor on the learning rate, by the samples done.
         judged_s: Device seconds between two judgements on the held-out samples.
         model: The model that is trained.
+        average_every: The steps from one average of the peers' models to the next; 0 for gradients in each step.
     """
 
     start: Start
@@ -60,6 +62,7 @@ class EmulatedTraining:
     rate_factor: Callable[[int], float] = lambda samples: 1.0
     judged_s: float = 0.25
     model: CharacterModel = _MODEL
+    average_every: int = 0
 
 
 @dataclass
@@ -68,6 +71,7 @@ class LearningCurve:
 
     Attributes:
         changes: The step, peers and batch at the start, and after each change of the peers or the batch.
+        weights: The weights at the end.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -76,6 +80,7 @@ class LearningCurve:
     losses: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
     changes: list[tuple[int, int, int]] = field(default_factory=list)
+    weights: Array = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def at_loss(self, target: float) -> tuple[float, float]:
         """The device seconds and steps at which the mean loss of three judgements first is at most ``target``.
@@ -107,17 +112,19 @@ def train(
 ) -> LearningCurve:
     """Trains until the job's samples are used up or, after a judgement, ``is_done`` is true.
 
-    The seed determines the first weights and the samples. A job whose samples are used up is judged once more.
+    The seed determines the first weights and the samples. A job whose samples are used up is judged once more. Models
+    that are averaged are judged right after an average.
     """
-    model, plan = training.model, compile_policies(training.policies)
+    model, every, window = training.model, training.average_every, LocalModels()
+    plan = compile_policies(training.policies, sync=control.average_models(every=every) if every else "gradients")
     # The devices say how long a step takes, not the throughput of the modelled cluster.
     cluster = ClusterModel({1: 1.0}, steps=1_000_000, start=training.start)
-    job = SimulatedJob.started(cluster, max_global_batch=plan.max_global_batch)
+    job = SimulatedJob.started(cluster, max_global_batch=plan.max_global_batch, average_every=every)
     barrier = SimulatedBarrier(job, Replay(plan, size=job.size))
     weights, generator = model.started(seed), np.random.default_rng([seed, 1])
     held_out, curve, due_s = text.held_out_samples(context=model.context), LearningCurve(), 0.0
     while not job.is_over:
-        if job.clocks.total_s >= due_s:
+        if job.clocks.total_s >= due_s and not window.models:
             _judge(curve, job, model.loss_and_accuracy(weights, held_out))
             due_s = training.judged_s * (1 + job.clocks.total_s // training.judged_s)
             if is_done(curve):
@@ -127,13 +134,52 @@ def train(
             curve.changes.append((job.step, *setting))
         drawn = text.drawn(job.samples, context=model.context, generator=generator)
         shares = spread(job.samples, job.size)
-        # Where no policy reads norms, the gradient of all samples at once is the same mean, and quicker.
-        mean, norms = _mean_gradient(model, weights, drawn, shares if plan.gradient_reductions else [len(drawn)])
-        weights -= np.float32(job.learning_rate * training.rate_factor(job.samples_done)) * mean
+        rate = np.float32(job.learning_rate * training.rate_factor(job.samples_done))
         busy = [training.devices.seconds(share, size=job.size) for share in shares]
-        _decide(plan, barrier, busy=busy, norms=norms, mean_norm=float(mean @ mean))
+        if every:
+            window.step(model, weights, drawn, shares, rate=rate)
+            if not job.is_synchronising:
+                stepped(job, busy)
+                barrier.foresee()
+                continue
+            weights, norms, mean_norm = window.averaged(), [], math.nan
+        else:
+            # Where no policy reads norms, the gradient of all samples at once is the same mean, and quicker.
+            mean, norms = _mean_gradient(model, weights, drawn, shares if plan.gradient_reductions else [len(drawn)])
+            weights -= rate * mean
+            mean_norm = float(mean @ mean)
+        _decide(plan, barrier, busy=busy, norms=norms, mean_norm=mean_norm)
     _judge(curve, job, model.loss_and_accuracy(weights, held_out))
+    curve.weights = weights
     return curve
+
+
+@dataclass
+class LocalModels:
+    """The models of the peers since their last average, none right after it, and the samples of each peer since."""
+
+    models: list[Array] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+
+    def step(
+        self, model: CharacterModel, average: Array, drawn: Samples, shares: Sequence[int], *, rate: np.float32
+    ) -> None:
+        """Has each peer take a step along the gradient of its own share, the first one from the last average."""
+        if not self.models:
+            self.models, self.samples = [average.copy() for _ in shares], [0] * len(shares)
+        own, begin = np.empty_like(average), 0
+        for peer, share in enumerate(shares):
+            if share:
+                model.gradient(self.models[peer], drawn[begin : begin + share], into=own)
+                self.models[peer] -= rate * own
+            self.samples[peer] += share
+            begin += share
+
+    def averaged(self) -> Array:
+        """The mean of the models, each weighted by its peer's samples; begins the next window."""
+        mean = np.average(self.models, axis=0, weights=self.samples).astype(np.float32)
+        self.models.clear()
+        return mean
 
 
 def _judge(curve: LearningCurve, job: SimulatedJob, judged: tuple[float, float]) -> None:

@@ -1,4 +1,4 @@
-"""Real gradients on emulated peers: the model, its training, and the figures of the two benchmarks that use them."""
+"""Real gradients on emulated peers: the model, its training, and the figures of the benchmarks that use them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import adaptive_batch, hybrid
+from benchmarks import adaptive_batch, hybrid, local_steps
 from benchmarks.emulation.characters import CharacterModel, SourceText, source_text
 from benchmarks.emulation.real_gradients import Devices, EmulatedTraining, LearningCurve, train
 from kungfu.policies import schedule
@@ -86,6 +86,32 @@ def test_peers_that_join_are_counted_with_the_time_of_their_stop() -> None:
     found = train(job(policies=[schedule({5: 4}, keep="global_batch_size")]), seed=0, text=TEXT)
     assert found.changes == [(1, 2, 32), (9, 4, 32)]
     assert found.seconds[-1] == pytest.approx(8 * 0.0116 + 12 * 0.0108 + 0.1)
+
+
+def test_averages_of_models_after_every_step_are_the_gradients_of_sgd() -> None:
+    gradients, models = (train(job(average_every=every), seed=3, text=TEXT) for every in (0, 1))
+    assert models.losses == pytest.approx(gradients.losses, rel=1e-5)
+    assert models.weights == pytest.approx(gradients.weights, abs=1e-5)
+    assert models.seconds == gradients.seconds
+
+
+def test_each_peer_descends_by_itself_and_counts_in_the_average_by_its_samples() -> None:
+    """Ten steps of 33 samples and one of 3, of which the last window has two steps; all are done by hand here."""
+    start = Start(size=2, max_size=2, global_batch_size=33, learning_rate=0.1, job_samples=333)
+    found = train(EmulatedTraining(start, model=MODEL, judged_s=0.001, average_every=3), seed=5, text=TEXT)
+    weights, generator = MODEL.started(5), np.random.default_rng([5, 1])
+    gradient = np.empty_like(weights)
+    for window in ((33, 33, 33),) * 3 + ((33, 3),):
+        peers, samples = [weights.copy(), weights.copy()], np.zeros(2)
+        for batch in window:
+            drawn = TEXT.drawn(batch, context=MODEL.context, generator=generator)
+            for peer, share in ((0, slice(0, -(-batch // 2))), (1, slice(-(-batch // 2), batch))):
+                MODEL.gradient(peers[peer], drawn[share], into=gradient)
+                peers[peer] -= np.float32(0.1) * gradient
+                samples[peer] += len(drawn[share])
+        weights = ((samples[0] * peers[0] + samples[1] * peers[1]) / samples.sum()).astype(np.float32)
+    assert found.weights == pytest.approx(weights, abs=1e-6)
+    assert found.steps == [0, 3, 6, 9, 11], "judged after averages only"
 
 
 def test_an_adaptive_batch_follows_the_noise_of_real_gradients() -> None:
@@ -186,8 +212,39 @@ def test_the_error_of_a_saving_comes_from_leaving_out_each_seed() -> None:
     assert hybrid.jackknife_error([2.5, 2.0, 1.5]) == pytest.approx(math.sqrt(1 / 3))
 
 
+# ---- local_steps -----------------------------------------------------------------------------------------------------
+
+
+def test_a_synchronisation_takes_as_long_as_the_slowest_link_and_happens_every_h_steps() -> None:
+    # A ring of 8 peers sends 14/8 of the 121,728 bytes of the model over each link.
+    assert local_steps.message_s(10.0) == pytest.approx(0.001 + 14 / 8 * 121_728 * 8 / 10e6)
+    assert local_steps.message_s(math.inf) == 0.0
+    computed = local_steps.seconds(160, every=0, mbit=math.inf)
+    assert computed == pytest.approx(160 * (0.01 + 0.0001 * 32))
+    rest = {every: local_steps.seconds(160, every=every, mbit=10.0) - computed for every in local_steps.EVERY}
+    assert rest == pytest.approx({every: local_steps.message_s(10.0) * 160 / max(every, 1) for every in rest})
+
+
+def test_the_figures_weigh_more_steps_against_fewer_messages() -> None:
+    """With H = 4 twice as many steps are needed, and half as many messages are sent."""
+    falls = {0: [3.0, 2.0, 1.0], 1: [3.0, 2.0, 1.0], 4: [3.0, 2.5, 2.0, 1.5, 1.0], 16: [3.0, 3.0, 3.0]}
+    runs = [
+        local_steps.Run(every, seed, curve([losses[0]] * 2 + losses + [losses[-1]] * 2))
+        for every, losses in falls.items()
+        for seed in (0, 1)
+    ]
+    found = local_steps.summaries(runs, loss=1.5)
+    told: Any = local_steps.figures(found, steps=60)
+    ways, faster = told["ways"], told["faster"]
+    assert [ways[name]["steps_to_loss"] for name in ("gradients", "H = 1", "H = 16")] == [37.5, 37.5, None]
+    assert faster["no cost"]["H = 4"] == pytest.approx(1 - 50 / 37.5, abs=1e-3)
+    assert faster["10 Mbit/s"]["H = 4"] > 0 == faster["10 Mbit/s"]["H = 1"]
+    assert (faster["no cost"]["H = 16"], told["faster_error"]["no cost"]["H = 4"]) == (None, 0.0)
+    assert [len(one.rows) for one in (table for table in local_steps.tables_of(found, steps=60, loss=1.5))] == [4, 4]
+
+
 @pytest.mark.parametrize("words", [["--seeds", "0"], ["--jobs", "0"], ["--seeds", "many"]])
-@pytest.mark.parametrize("module", [adaptive_batch, hybrid])
+@pytest.mark.parametrize("module", [adaptive_batch, hybrid, local_steps])
 def test_bad_numbers_are_refused(module: Any, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         module.arguments(words)
