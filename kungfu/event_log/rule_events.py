@@ -82,6 +82,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         when: When ``peers`` leave: "now", or "replaced" once their replacements are ready.
         slow: The speeds of the peers that left first because they are slow, by id, as fractions of the median speed.
         settings: The batch and the learning rate that come into force with that number of peers, as text.
+        has_no_effect: True if the job keeps its peers and awaits no others, as with a size that is out of reach.
     """
 
     topic: ClassVar[Topic] = "decision"
@@ -94,11 +95,12 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     when: str = ""
     slow: Mapping[str, float] = field(default_factory=dict)
     settings: str = ""
+    has_no_effect: bool = False
 
     @property
     def is_change(self) -> bool:
-        """True if the decision requests another size or other peers."""
-        return self.asked != self.size or bool(self.peers)
+        """True if the decision requests another size or other peers, and the job gets or awaits them."""
+        return (self.asked != self.size or bool(self.peers)) and not self.has_no_effect
 
     def one_line(self) -> str:
         """The decision in one line.

@@ -1,6 +1,7 @@
 """The console of a job: receives lines, events and metrics from the agent, and repaints a few times a second.
 
-Events are printed as lines. A rule that sets a value in every step does not flood the screen: see `EventLines`.
+Events are printed as lines. A rule that sets a value or calls a hook in every step does not flood the screen: see
+`EventLines`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,32 +24,80 @@ from kungfu.cli.console.repeated_errors import RepeatedErrors
 from kungfu.cli.console.screens import KUNGFU, LiveScreen, OutputLine, PlainScreen, ScreenState
 from kungfu.cli.report.narrative import late_joiners, paces
 from kungfu.event_log.events import (
+    CalledEvent,
+    DecisionEvent,
     GapEvent,
+    HeldEvent,
     LoggedEvent,
     LostEvent,
     ProgramEndedEvent,
+    RuleEvent,
     SetEvent,
     SettingRun,
+    ShadowEvent,
+    SupersededEvent,
     ViewEvent,
     joined_to_run,
 )
+from kungfu.event_log.values import figure
 from kungfu.runtime.agent.agent import Ending
 
 # The shortest and the longest time between two paintings; the status includes a clock.
 _PAINT_EVERY_S, _PAINT_WITHIN_S = 0.2, 1.0
 # A terminal that a key press has stopped must not delay the end of a job.
 _LAST_PAINT_S = 2.0
-HOLD_S = 30.0
+HOLD_S, REPEAT_S = 30.0, 60.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass
+class _Repeats:
+    """The events that repeat a line printed at ``since`` on the clock: the first, the last, and their number."""
+
+    since: float
+    first: RuleEvent | None = None
+    last: RuleEvent | None = None
+    times: int = 0
+
+    def add(self, event: RuleEvent) -> None:
+        self.first, self.last, self.times = self.first or event, event, self.times + 1
+
+    def one_line(self) -> str:
+        """The last event as a line, with the number of the others."""
+        assert self.first is not None
+        assert self.last is not None
+        line, others = self.last.one_line(), self.times - 1
+        return f"{line}; {figure(others)} more like this since step {figure(self.first.step)}" if others else line
+
+
+def _repeated(event: LoggedEvent) -> tuple[object, ...] | None:
+    """The parts that the event has in common with those that repeat it; ``None`` if each such event is to be printed.
+
+    A rule may fire, and call a hook, in every step. If its request has an effect, another event tells the effect.
+    """
+    match event:
+        case CalledEvent(asked=asked, ignored=ignored, also=also):
+            parts: tuple[object, ...] = asked is None, bool(ignored), *(one.partition("(")[0] for one in also)
+        case DecisionEvent(has_no_effect=True, settings=""):
+            parts = ()
+        case SupersededEvent(by=by, held=held):
+            parts = by, held
+        case ShadowEvent(action=action) | HeldEvent(action=action):
+            parts = (action,)
+        case _:
+            return None
+    return event.rule, event.kind, *parts
 
 
 class EventLines:
     """Prints events as lines, in order, by calling ``print_line``; may be called from many threads.
 
     The first setting of a rule is printed at once. Later settings are held and printed as one line, in the words of
-    ``kungfu why``: before the next event that is printed, at the end, or after `HOLD_S` seconds at the latest. A view
-    of the same peers as before, as at the start of another `fit`, is not printed; an error that ended another peer in
-    the last `HOLD_S` seconds is "the same".
+    ``kungfu why``: before the next event that is printed, at the end, or after `HOLD_S` seconds at the latest. Of the
+    calls of a hook with the same kind of answer, and of the same requests of a rule without effect, the first is
+    printed at once, and then one line with their number: before another line of this rule, at the end, or every
+    `REPEAT_S` seconds. A view of the same peers as before, as at the start of another `fit`, is not printed; an error
+    that ended another peer in the last `HOLD_S` seconds is "the same".
     """
 
     def __init__(self, print_line: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,13 +106,21 @@ class EventLines:
         self._begun: set[tuple[str, str]] = set()  # rule and setting of each run with a printed first setting
         self._held: dict[tuple[str, str], SetEvent | SettingRun] = {}
         self._held_since = 0.0
+        self._repeats: dict[tuple[object, ...], _Repeats] = {}  # by the parts in common, of which the first is the rule
         self._peers: tuple[int, ...] = ()  # of the newest view
         self._errors: dict[str, tuple[int, float]] = {}  # the first peer of each recent error, and its newest time
 
     def event(self, event: LoggedEvent) -> None:
         """Prints an event at once, or holds it as a further setting of a rule."""
         with self._lock:
-            line = self._worded(event)
+            line, parts = self._worded(event), _repeated(event)
+            if line and parts in self._repeats and isinstance(event, RuleEvent):
+                self._repeats[parts].add(event)
+                return
+            if line and isinstance(event, RuleEvent):
+                self._print_repeats(lambda key, _: key[0] == event.rule)
+            if line and parts is not None:
+                self._repeats[parts] = _Repeats(self._clock())
             if not isinstance(event, SetEvent) or event.what == "stop":
                 # Any other event ends all runs of settings.
                 if line:
@@ -93,20 +151,32 @@ class EventLines:
         return line
 
     def print_due(self) -> None:
-        """Prints the held settings if the oldest one has waited for `HOLD_S` seconds; later settings are held anew."""
+        """Prints the held settings if the oldest one has waited for `HOLD_S` seconds; later settings are held anew.
+
+        Prints the repeated lines that are due; one that was not repeated in `REPEAT_S` seconds is forgotten."""
         with self._lock:
-            if self._held and self._clock() - self._held_since >= HOLD_S:
+            now = self._clock()
+            if self._held and now - self._held_since >= HOLD_S:
                 self._print_held()
+            self._repeats = {key: one for key, one in self._repeats.items() if one.times or now - one.since < REPEAT_S}
+            self._print_repeats(lambda _, one: now - one.since >= REPEAT_S)
 
     def print_rest(self) -> None:
-        """Prints the held settings at the end of a job."""
+        """Prints the held settings and repeated lines at the end of a job."""
         with self._lock:
             self._print_held()
+            self._print_repeats(lambda *_: True)
 
     def _print_held(self) -> None:
         for run in self._held.values():
             self._print_line(run.one_line())
         self._held.clear()
+
+    def _print_repeats(self, is_due: Callable[[tuple[object, ...], _Repeats], bool]) -> None:
+        for key, one in self._repeats.items():
+            if one.times and is_due(key, one):
+                self._print_line(one.one_line())
+                self._repeats[key] = _Repeats(self._clock())
 
 
 class RunConsole:

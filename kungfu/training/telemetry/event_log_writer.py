@@ -339,6 +339,7 @@ class EventLogWriter:
             size=result.before.view.size,
             done=describe_decision(result, request),
             slow={str(peer): round(speed, 4) for peer, speed in slow.items()},
+            has_no_effect=_is_idle(result),
         )
         self._record("events", decision)
 
@@ -372,6 +373,14 @@ def _stopped(stop: Downtime) -> dict[str, float]:
     """The fields of a loss event: the seconds for which training stood still, in total (``stop_s``) and by part."""
     seconds = {"noticed_s": stop.noticed_s, "regrouped_s": stop.regrouped_s, "step_s": stop.step_s}
     return {"stop_s": round(stop.seconds, 6), **{name: round(value, 6) for name, value in seconds.items()}}
+
+
+def _is_idle(result: BarrierResult) -> bool:
+    """True if the job has the same peers as before a barrier, no change of these is under way, and none was."""
+    before, after = result.before, result.after
+    assert before is not None
+    changes = before.terms.target_size or after.terms.target_size or after.terms.leaving or after.terms.departing
+    return not changes and after.view.version == before.view.version
 
 
 def _rules_of(requests: Sequence[Asked]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kungfu.cli.console.run_console import HOLD_S, EventLines, RunConsole, make_console
+from kungfu.cli.console.run_console import HOLD_S, REPEAT_S, EventLines, RunConsole, make_console
 from kungfu.cli.console.screens import PlainScreen, ScreenUpdate
 from kungfu.event_log.events import AnyEvent, GapEvent
 from kungfu.runtime.agent.agent import Ending
@@ -304,3 +304,61 @@ def test_an_error_that_ends_several_peers_is_written_once() -> None:
 def test_the_end_of_training_is_printed_at_once() -> None:
     lines = Lines(setting(1, what="stop"), setting(2, what="stop"))
     assert lines.printed() == ["step 1: decay ends training", "step 2: decay ends training"]
+
+
+# ---- what a rule says again and again is printed once, and then counted ----------------------------------------------
+
+
+def called(step: int, *, asked: int | None = None) -> AnyEvent:
+    return made(event="called", step=step, rule="hook", saw={"loss": 1 / step}, asked=asked)
+
+
+def test_a_hook_that_is_called_in_every_step_is_printed_once_and_counted() -> None:
+    lines = Lines(*(called(step) for step in range(1, 100)))
+    assert lines.printed() == ["step 1: hook was called with loss 1; it wants no change of size"]
+    lines.now = REPEAT_S - 1
+    lines.print_due()
+    assert lines.printed() == []
+    lines.now += 1
+    lines.print_due()
+    said = "step 99: hook was called with loss 0.0101; it wants no change of size; 97 more like this since step 2"
+    assert lines.printed() == [said]
+    lines.event(called(100))
+    lines.print_rest()
+    lines.print_rest()
+    assert lines.printed() == ["step 100: hook was called with loss 0.0100; it wants no change of size"]
+
+
+def test_another_answer_of_a_hook_and_its_decision_are_printed_at_once_behind_the_count() -> None:
+    decided = {"event": "decision", "rule": "hook", "saw": {}, "size": 2, "done": "1 more"}
+    lines = Lines(called(1), called(2), setting(2), setting(3), called(3), setting(4))
+    lines.events(called(4, asked=3), made(step=4, asked=3, **decided), called(5), made(step=5, asked=3, **decided))
+    assert lines.printed() == [
+        "step 1: hook was called with loss 1; it wants no change of size",
+        "step 2: decay sets the learning rate to 0.500",
+        "step 3: hook was called with loss 0.333; it wants no change of size; 1 more like this since step 2",
+        "steps 3 to 4: decay sets the learning rate 2 times, from 0.333 to 0.250",
+        "step 4: hook was called with loss 0.250; it wants 3 peers",
+        "step 4: hook wants 3 peers instead of 2; 1 more",
+        "step 5: hook was called with loss 0.200; it wants no change of size",
+        "step 5: hook wants 3 peers instead of 2; 1 more",
+    ]
+
+
+def test_a_size_out_of_reach_that_is_asked_for_in_every_step_is_counted_however_it_varies() -> None:
+    lines = Lines(*(called(step, asked=9 + step % 3) for step in range(1, 8)))
+    by = {"event": "superseded", "rule": "hook", "saw": {}, "by": "grow"}
+    idle = {"event": "decision", "rule": "hook", "saw": {}, "size": 2, "has_no_effect": True}
+    lines.events(*(made(step=step, asked=9, **by) for step in (8, 9)))
+    lines.events(*(made(step=step, asked=step, done=f"{step} is out of reach", **idle) for step in (10, 11)))
+    assert [line.partition(":")[0] for line in lines.printed()] == ["step 1", "step 7", "step 8", "step 9", "step 10"]
+    lines.print_rest()
+    assert lines.printed() == ["step 11: hook wants 11 peers instead of 2; 11 is out of reach"]
+
+
+def test_what_was_not_said_for_a_minute_is_printed_at_once_again() -> None:
+    lines = Lines(called(1))
+    lines.now = REPEAT_S
+    lines.print_due()
+    lines.event(called(2))
+    assert [line.partition(":")[0] for line in lines.printed()] == ["step 1", "step 2"]

@@ -99,6 +99,15 @@ def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
     }
 
 
+def test_a_decision_by_which_the_job_stays_as_it_is_is_told_as_such():
+    writer, recorded, _ = event_log()
+    writer.passed(result(TWO, replace(TWO, terms=replace(TWO.terms, refused_size=4)), GROW), step=51, stop_s=0.1)
+    writer.passed(result(PREPARING, TWO, GROW), step=61, stop_s=0.1)  # the joiners are dismissed
+    idle, withdrawn = (one for one in events(recorded) if one["event"] == "decision")
+    assert (idle["done"], idle["has_no_effect"]) == ("4 is out of reach", True)
+    assert (withdrawn["done"], "has_no_effect" in withdrawn) == ("2 peers on their way are dismissed", False)
+
+
 def test_a_rescale_is_told_behind_the_first_step_of_the_new_view_with_all_its_parts():
     writer, recorded, hands = event_log()
     writer.passed(result(TWO, TWO, GROW), step=51, stop_s=0.1)
