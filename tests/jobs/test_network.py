@@ -1,20 +1,25 @@
-"""Jobs on hosts of an emulated network whose links are cut; Horovod averages."""
+"""Jobs on hosts of an emulated network whose links are cut, in both directions and in one; Horovod averages."""
 
 from __future__ import annotations
 
+import signal
+import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.jobs.convex_runs import NO_QUORUM_CODE, training
-from tests.jobs.harness import networked
+from tests.jobs.harness import awaited, networked
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.skipif(
     find_spec("horovod") is None, reason="horovod is not installed; `python -m kungfu.native.horovod` builds it"
 )
 
 HOROVOD = ("--attachment", "horovod", "--deadline", 60)
+STATE_MB = 16.0
 
 
 def test_the_leading_host_is_cut_off_and_the_others_go_on(tmp_path: Path) -> None:
@@ -28,3 +33,93 @@ def test_the_leading_host_is_cut_off_and_the_others_go_on(tmp_path: Path) -> Non
         assert "Timed out waiting" not in ended.output, "no engine waits until its deadline"
         assert ended.sizes == [3, 2]
         assert [event["host"] for event in ended.all_of("host lost")] == [0]
+
+
+@SOAK
+def test_of_three_partitions_the_one_with_most_peers_goes_on(tmp_path: Path) -> None:
+    with networked(5) as net, training(tmp_path, *HOROVOD, slots=(1,) * 5, size=5, within=net) as run:
+        run.hosts[0].steps(10)
+        net.part([0], [1], [2, 3, 4])
+        run.hosts[2].event("recovered", to=3)
+        ended = run.ends(*[NO_QUORUM_CODE] * 2, 0, 0, 0, tells=2)
+    assert ended[2].sizes == [5, 3]
+
+
+@SOAK
+@pytest.mark.parametrize(
+    ("senders", "receivers", "lost"),
+    [
+        pytest.param([0], [1, 2], 0, id="a leader that cannot send"),
+        pytest.param([1, 2], [0], 0, id="a leader that cannot receive"),
+        pytest.param([1], [0, 2], 1, id="a follower that cannot send"),
+        pytest.param([0, 2], [1], 1, id="a follower that cannot receive"),
+    ],
+)
+def test_a_host_that_is_cut_off_in_one_direction_is_lost(
+    tmp_path: Path, senders: list[int], receivers: list[int], lost: int
+) -> None:
+    with networked(3) as net, training(tmp_path, *HOROVOD, slots=(1, 1, 1), size=3, within=net) as run:
+        run.hosts[2].steps(10)
+        net.cut(senders, receivers)
+        run.hosts[2].event("recovered", to=2)
+        run.hosts[lost].end(code=NO_QUORUM_CODE)
+        *_, ended = run.ends(*(NO_QUORUM_CODE if host == lost else 0 for host in range(3)), tells=2)
+    assert [event["host"] for event in ended.all_of("host lost")] == [lost]
+
+
+@SOAK
+@pytest.mark.parametrize("host", [pytest.param(0, id="leader, with rank 0"), pytest.param(1, id="follower")])
+def test_a_host_whose_processes_all_freeze_is_lost_and_stops_when_it_wakes_up(tmp_path: Path, host: int) -> None:
+    with networked(3) as net, training(tmp_path, *HOROVOD, slots=(1, 1, 1), size=3, within=net) as run:
+        run.hosts[2].steps(10)
+        net.hosts[host].signal(signal.SIGSTOP)
+        run.hosts[2].event("recovered", to=2)
+        net.hosts[host].signal(signal.SIGCONT)
+        run.hosts[host].end(code=NO_QUORUM_CODE)
+        *_, ended = run.ends(*(NO_QUORUM_CODE if one == host else 0 for one in range(3)), tells=2)
+    assert ended.sizes == [3, 2]
+    assert "Timed out waiting" not in ended.output
+
+
+@SOAK
+def test_a_host_that_was_cut_off_for_a_minute_comes_back(tmp_path: Path) -> None:
+    with networked(3) as net, training(tmp_path, *HOROVOD, slots=(1, 1, 1), size=3, within=net) as run:
+        run.hosts[0].steps(10)
+        cut = time.monotonic()
+        net.part([0, 1], [2])
+        run.hosts[0].event("recovered", to=2)
+        run.hosts[2].end(code=NO_QUORUM_CODE)
+        awaited(lambda: time.monotonic() > cut + 60.0, what="a minute", deadline_s=90.0)
+        net.part([0, 1, 2])
+        run.hosts.back(2)
+        run.hosts[0].event("rescale", to=3)
+        ended, *_ = run.ends(0, 0, NO_QUORUM_CODE, 0)
+    assert ended.sizes == [3, 2, 3]
+
+
+@SOAK
+def test_a_host_is_cut_off_while_a_peer_starts_in_place_of_another(tmp_path: Path) -> None:
+    with networked(4) as net, training(tmp_path, *HOROVOD, slots=(1,) * 4, size=3, within=net) as run:
+        run.hosts[0].steps(10)
+        net.hosts[1].signal(signal.SIGKILL)
+        run.hosts[0].event("spawned", host=3)
+        net.part([0, 3], [2])
+        run.hosts[0].event("recovered", to=1)
+        run.hosts[0].event("rescale", to=2)
+        ended, *_ = run.ends(0, -signal.SIGKILL, NO_QUORUM_CODE, 0)
+    assert [event["host"] for event in ended.all_of("host lost")] == [1, 2]
+
+
+@SOAK
+def test_the_state_reaches_two_joiners_of_a_host_over_its_slow_link_once(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"slots": (1, 1, 2), "size": 2, "most": 4, "more": ["--ballast-mb", STATE_MB]}
+    with networked(3) as net, training(tmp_path, *HOROVOD, within=net, **options) as run:
+        net.slow_down(2, mbit=20)
+        run.hosts[0].steps(10)
+        before = net.hosts[2].received_bytes
+        run.steered.resize(4)
+        run.hosts[0].event("rescale", to=4)
+        came_mb = (net.hosts[2].received_bytes - before) / 2**20
+        ended, *_ = run.ends(0, 0, 0)
+    assert ended.sizes == [2, 4]
+    assert STATE_MB < came_mb < 1.7 * STATE_MB, "with calls and messages, and not once for each joiner"
