@@ -324,16 +324,18 @@ class Agent:
             if leader is None or consensus.is_leader or silence_s < min(1.0, patience_s):
                 continue
             host = job.hosts[leader]
-            is_down = silence_s <= patience_s and _is_down(host)
+            is_down = silence_s <= patience_s and _is_down(host, within_s=max(_TICK_S, patience_s - silence_s))
+            silence_s = consensus.silence_s()
             # The leader is lost, and the main thread has not been notified yet.
             if (silence_s > patience_s or is_down) and consensus.lose_leader():
                 how = "has ended or cannot be reached" if is_down else f"was not heard for {silence_s:.1f} s"
                 self._context.put(LeaderLost(f"host {host.name}, which led the job: its agent {how}"))
 
 
-def _is_down(host: Host) -> bool:
-    """True if a host's agent has ended: the port must refuse twice, as a breaking connection may refuse once."""
-    if may_be_up(host):
+def _is_down(host: Host, *, within_s: float) -> bool:
+    """True if a host's agent has ended: the port must refuse twice, as a breaking connection may refuse once. Each
+    attempt waits for ``within_s`` seconds: a silent machine does not refuse."""
+    if may_be_up(host, within_s=within_s):
         return False
     time.sleep(_TICK_S)
-    return not may_be_up(host)
+    return not may_be_up(host, within_s=within_s)

@@ -18,7 +18,7 @@ import grpc
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.ipc import rpc
 
-_MOST = 3  # simultaneous connections
+_MOST = 6  # simultaneous connections
 # A port may refuse for this long before its process counts as ended: a connection may break while the process runs.
 _REFUSED_S = 0.6
 _PAUSE_S = 0.1  # pause after a failed attempt
@@ -66,9 +66,11 @@ class Persistent:
         news = threading.Event()
         try:
             while True:
-                last = time.monotonic() - began > patience_s
+                left_s = began + patience_s - time.monotonic()
+                last = left_s <= 0
                 attempts.append(self._send(request(), patience_s, news, fresh=bool(attempts)))
-                answer = self._first(attempts, news, began, until=time.monotonic() + self.again_s)
+                wait_s = self.again_s if last else min(self.again_s, left_s)
+                answer = self._first(attempts, news, began, until=time.monotonic() + wait_s)
                 if answer is not None:
                     return answer
                 # This thread may have been frozen, so only an attempt after ``patience_s`` proves that no answer comes.
@@ -111,7 +113,7 @@ class Persistent:
                 try:
                     answer = attempt.answer.result()
                 except grpc.RpcError as error:
-                    self._check(error, began)
+                    self._check(error, began, until=until)
                 except grpc.FutureCancelledError:
                     # The connection was closed before the request was sent.
                     pass
@@ -120,8 +122,9 @@ class Persistent:
                     return answer
         return None
 
-    def _check(self, error: Any, began: float) -> None:
-        """Raises ``error`` if the other end sent it, or if the port has refused for more than 0.6 s; else returns."""
+    def _check(self, error: Any, began: float, *, until: float) -> None:
+        """Raises ``error`` if the other end sent it, or if the port has refused for more than 0.6 s; else returns, soon
+        after the time ``until``."""
         # The attempt was not answered in time, or its connection was closed in favour of newer ones.
         if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
             return
@@ -129,7 +132,8 @@ class Persistent:
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             raise error
         # The connection has failed. A port that refuses for long enough has no process.
-        if rpc.is_refused(self._address) and time.monotonic() - began > _REFUSED_S:
+        within_s = max(_PAUSE_S, until - time.monotonic())
+        if rpc.is_refused(self._address, within_s=within_s) and time.monotonic() - began > _REFUSED_S:
             raise error
         self._closed.wait(_PAUSE_S)
 

@@ -355,15 +355,15 @@ def is_passing(error: Any, address: str) -> bool:
     return error.code() is grpc.StatusCode.UNAVAILABLE and not is_refused(address)
 
 
-def is_refused(address: str) -> bool:
-    """True if no process listens at ``HOST:PORT``.
+def is_refused(address: str, *, within_s: float = _PROBE_S) -> bool:
+    """True if no process listens at ``HOST:PORT``; waits for an answer of the machine for ``within_s`` seconds.
 
     A refusal is the only network sign that a process has ended: without any answer, the link may be down or the machine
     slow.
     """
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=_PROBE_S):
+        with socket.create_connection((host, int(port)), timeout=within_s):
             return False
     except ConnectionRefusedError:
         return True

@@ -19,7 +19,7 @@ from kungfu.runtime.ipc.convert import word_converters
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceServicer
 from kungfu.runtime.settings import Settings
 
-_REPLY_S = 4.0
+_REPLY_S, _PROBE_S = 4.0, 0.2
 # Host events remain messages in the queue of an agent; the words appear only in errors.
 _, _kind_of = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled", "loaded"))
 
@@ -114,9 +114,10 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
 
     def _hears(self, leader: int) -> bool:
         is_silent = self._consensus.silence_s() > lost_after_s(self._settings.deadlines)
-        return not is_silent and may_be_up(self._hosts[leader])
+        # The candidate waits for this answer: a machine that is up refuses at once.
+        return not is_silent and may_be_up(self._hosts[leader], within_s=_PROBE_S)
 
 
-def may_be_up(host: Host) -> bool:
-    """True if the agent of a host may be running; only a refused connection proves that it does not run."""
-    return not rpc.is_refused(host.address)
+def may_be_up(host: Host, *, within_s: float) -> bool:
+    """True if the agent of a host may be running; only a connection that is refused in time proves that it does not."""
+    return not rpc.is_refused(host.address, within_s=within_s)

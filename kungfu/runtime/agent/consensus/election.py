@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
@@ -24,6 +25,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.settings import Settings
 
 _VOTE_DEADLINE_S = 1.0
+_SILENT_S = 0.2  # for the vote of a host that did not answer before
 _BETWEEN_ROUNDS_S = 0.2
 
 
@@ -83,17 +85,19 @@ def elect(
     Cost:
         Ends within twice ``--heartbeat`` and one round of the start or of the last vote for another agent, and in any
         case within six times ``--heartbeat`` and one round of the start or of the last quorum of pre-votes. A round
-        takes 1.2 seconds.
+        takes at most 1.2 seconds, and 0.4 if only the lost leader and hosts that were silent before do not answer.
     """
     others = {number: host for number, host in enumerate(hosts) if number != consensus.host}
     began = quorate_at = time.monotonic()
+    silent: AbstractSet[int | None] = {consensus.lost_leader}
     while consensus.leader is None and not is_over():
         log, now = consensus.log, time.monotonic()
         pre_vote = pb.VoteRequest(
             job=consensus.job, host=consensus.host, log_term=log.term, log_version=log.version
         )  # fmt: skip
         with consensus.waiting():
-            votes = _request_votes(others, settings, pre_vote)
+            votes = _request_votes(others, settings, pre_vote, silent=silent)
+        silent = others.keys() - votes.keys()
         at = ElectionRound(
             consensus.host, log, votes, now=now, began=began, quorate_at=quorate_at,
             voted_term=consensus.voted_term, voted_at=consensus.voted_at, heartbeat_s=settings.deadlines.heartbeat_s,
@@ -165,8 +169,17 @@ def _no_quorum_reason(at: ElectionRound, hosts: Sequence[Host], how: str) -> str
     )
 
 
-def _request_votes(others: Mapping[int, Host], settings: Settings, request: pb.VoteRequest) -> dict[int, pb.VoteReply]:
-    """Requests the votes of all agents at once; returns the votes that arrive in time, by host."""
+def _request_votes(
+    others: Mapping[int, Host],
+    settings: Settings,
+    request: pb.VoteRequest,
+    *,
+    silent: AbstractSet[int | None] = frozenset(),
+) -> dict[int, pb.VoteReply]:
+    """Requests the votes of all agents at once; returns the votes that arrive in time, by host.
+
+    The ``silent`` hosts, from which no answer is expected, get 0.2 s after all others have answered.
+    """
 
     def ask(host: Host) -> pb.VoteReply:
         try:
@@ -177,7 +190,11 @@ def _request_votes(others: Mapping[int, Host], settings: Settings, request: pb.V
         except KungfuError:
             return pb.VoteReply()
 
-    with ThreadPoolExecutor(len(others) or 1) as pool:
-        votes = dict(zip(others, pool.map(ask, others.values()), strict=True))
+    pool = ThreadPoolExecutor(len(others) or 1)
+    asked = {number: pool.submit(ask, host) for number, host in others.items()}
+    wait([vote for number, vote in asked.items() if number not in silent])
+    wait(asked.values(), timeout=_SILENT_S)
+    pool.shutdown(wait=False)
+    votes = {number: vote.result() for number, vote in asked.items() if vote.done()}
     # An empty reply: the agent does not answer, or is not in this job.
     return {number: vote for number, vote in votes.items() if vote.ByteSize()}

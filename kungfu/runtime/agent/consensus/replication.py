@@ -26,9 +26,9 @@ from kungfu.runtime.ipc.persistent import Persistent
 from kungfu.runtime.settings import Deadlines, Settings
 
 # The seconds between two messages when there is nothing to send.
-HEARTBEAT_EVERY_S = 0.5
+HEARTBEAT_EVERY_S = 0.25
 # The seconds without a reply after which a message is sent again, over another connection.
-_RETRY_AFTER_S = 1.0
+_RETRY_AFTER_S = 0.5
 _LOOK_S = 0.2
 _NOTHING = pb.ReplicateRequest()
 # Records that accumulate while a follower does not reply are sent in parts: gRPC messages are limited to 64 MiB.

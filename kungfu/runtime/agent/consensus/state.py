@@ -135,6 +135,7 @@ class ConsensusState:
         job: The job of this agent; empty while the agent is in no job.
         term: The term of the leader that this agent follows.
         leader: The host of the leader; ``None`` while the leader is lost or not known yet.
+        lost_leader: The host of the leader that this agent lost last; ``None`` before.
         log: The log of the job on this agent.
         voted_at: The time of this agent's last vote for another agent, on this agent's clock.
         has_quorum: True if the pre-votes of this agent are a quorum; ``None`` while they are not counted.
@@ -145,6 +146,7 @@ class ConsensusState:
         self._changed = threading.Condition()
         self.job, self.term, self._number = "", 0, 0
         self.leader: int | None = None
+        self.lost_leader: int | None = None
         self._closed = False
         self._voted, self.voted_at = (0, -1), -math.inf  # the term and the host of the last vote
         self.log = FollowerLog()
@@ -249,7 +251,7 @@ class ConsensusState:
             news = self.leader is not None and not self.is_leader
             # This agent followed the leader until now; a leader does not lose itself.
             if news:
-                self.leader, self.has_quorum = None, None
+                self.leader, self.lost_leader, self.has_quorum = None, self.leader, None
             self._changed.notify_all()
             return news
 
