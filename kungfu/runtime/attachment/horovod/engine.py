@@ -13,6 +13,7 @@ import ipaddress
 import math
 import os
 import re
+import signal
 import socket
 import stat
 import threading
@@ -131,6 +132,7 @@ def start(
         InternalError: Horovod cannot start on this machine.
     """
     ops, started = load(), time.monotonic()
+    _ignore_sigpipe()
     check_reach(mine, name=socket.gethostname())
 
     def given_up() -> KungfuError | None:
@@ -216,6 +218,18 @@ def abort() -> None:
                 if os.fstat(connection.fileno()).st_ino == number:  # not closed and reused meanwhile
                     connection.shutdown(socket.SHUT_RDWR)
     stop()
+
+
+def _ignore_sigpipe() -> None:
+    """Keeps a connection that a lost peer has closed from ending this process: Gloo writes without ``MSG_NOSIGNAL``.
+
+    Python ignores SIGPIPE from its start, but programs restore the default action, so that ``| head`` ends them. This
+    thread may not call ``signal.signal``, because it may not be the main thread. A handler of the program stays.
+    """
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL:
+        set_action = ctypes.CDLL(None).signal
+        set_action.argtypes, set_action.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+        set_action(signal.SIGPIPE, int(signal.SIG_IGN))
 
 
 def _sockets() -> dict[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.signal.operation.numpy_kernels import norm_squared
 from tests.runtime.attachment.peer_process import serve
 
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as programs do that are to end with `| head`
 ATTACHMENT = HorovodAttachment(host=sys.argv[1] if __name__ == "__main__" else "127.0.0.1")
 ORDER = tf.Variable(0, dtype=tf.int64, trainable=False)
 ME = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -160,6 +162,18 @@ def do_norms() -> dict[str, Any]:
 
 def do_mismatch() -> dict[str, Any]:
     reduce([tf.ones([2 + int(ME)])], tag="mismatch")
+    return {}
+
+
+def do_break_pipe() -> dict[str, Any]:
+    """What a write to a connection does that the other side has closed."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb", buffering=0) as pipe:
+        try:
+            pipe.write(b"x")
+        except BrokenPipeError as error:
+            return {"error": type(error).__name__}
     return {}
 
 

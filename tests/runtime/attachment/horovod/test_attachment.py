@@ -217,6 +217,8 @@ def test_a_killed_peer_ends_the_message_and_the_others_go_on_in_a_new_view(clust
     assert [answer["error"] for answer in ask(peers[:2], "constants")] == ["UnknownError"] * 2
     open_view(peers[:2])
     assert [answer["sums"] for answer in ask(peers[:2], "constants")] == [[[2.0, 4.0]] * 2] * 2
+    broken = ask(peers[:2], "break_pipe")
+    assert [one["error"] for one in broken] == ["BrokenPipeError"] * 2, "no peer dies of the death of another one"
     ask(peers[:2], "close")  # an engine that waits for messages is busy
 
 
