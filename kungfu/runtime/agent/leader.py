@@ -305,7 +305,7 @@ class Leader:
             return None
         # The removal of the host was not committed: it joins again, without its peers.
         self._record_host(event.host, event.pid)
-        return self._add_host(event.host, threads=0)
+        return self._add_host(event.host, threads=0, devices=0)
 
 
 def _awaits(cluster: Cluster) -> bool:
