@@ -71,7 +71,7 @@ class Agent:
         self._several_hosts = len(job.hosts) > 1
         # The number of this host in the recorded events; ``None`` if the job has only one host.
         self._recorded_host = job.own_host if self._several_hosts else None
-        consensus = ConsensusState(job.own_host, patience_s=job.deadlines.heartbeat_s)
+        consensus = ConsensusState(job.own_host, incarnation=secrets.token_hex(8), patience_s=job.deadlines.heartbeat_s)
         slots = job.hosts[job.own_host].slots if self._several_hosts else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
             job.command, environment=job.environment, slots=slots, journal=journal, listener=self,
@@ -173,8 +173,8 @@ class Agent:
             try:
                 supervisor = context.supervisor
                 admitted = request_admission(
-                    context.job, settings, interrupted=interrupted, threads=supervisor.threads,
-                    devices=len(supervisor.devices),
+                    context.job, settings, interrupted=interrupted, incarnation=context.consensus.incarnation,
+                    threads=supervisor.threads, devices=len(supervisor.devices),
                 )  # fmt: skip
             # The job refuses this host, or no leader has admitted it in time.
             except KungfuError as error:

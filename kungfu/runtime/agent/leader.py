@@ -68,6 +68,7 @@ class Leader:
         # The job began under another leader, and that leader is lost.
         if self._elected is not None:
             return self._take_over(self._elected)
+        self._controller.incarnations[self._job.own_host] = self._context.consensus.incarnation
         self._record_host(self._job.own_host, os.getpid())
         supervisor = self._context.supervisor
         return self._add_host(self._job.own_host, supervisor.threads, len(supervisor.devices))
@@ -154,7 +155,7 @@ class Leader:
         self._controller.incarnations[host.number] = host.incarnation
         if anew:
             self._controller.last_events.pop(host.number, None)  # an agent counts its events from its start
-        self._controller.replicator.add_follower(host.number, anew=anew)
+        self._controller.replicator.add_follower(host.number, incarnation=host.incarnation, anew=anew)
         if not self._controller.has_begun:  # the record begins with the hosts admitted before
             self._controller.replicator.send(host.number, pb.ReplicateRequest(reports=self._admissions))
         self._record_host(host.number, host.pid)
@@ -265,7 +266,8 @@ class Leader:
     def _take_over(self, elected: Elected) -> Ending | None:
         """Continues the job as its new leader, after the loss of the previous leader; may return an ending."""
         for number in sorted(elected.reached - {self._job.own_host}):
-            self._controller.replicator.add_follower(number)
+            incarnation = self._controller.incarnations.get(number, "")
+            self._controller.replicator.add_follower(number, incarnation=incarnation)
         own = self._job.own_host
         event = events.LeaderEvent(host=own, name=self._job.hosts[own].name, term=elected.term)
         self._controller.record(event, shown=True)

@@ -107,7 +107,7 @@ def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(tmp_
 
     def lead(leader: Agent, hosts: list[Host]) -> None:
         asked = [leader.heard.get(timeout=180.0)]
-        with replicator_of(hosts) as (replicator, _):
+        with replicator_of(hosts, incarnation=asked[0].request.host.incarnation) as (replicator, _):
             replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=5)]))
             assert replicator.commit(state(0, 1, hosts=2)) == "committed"
             asked[0].reply.set_exception(RuntimeError("the answer is lost"))
@@ -209,8 +209,9 @@ def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_
     over, needed_more = threading.Event(), threading.Event()
 
     def lead(leader: Agent, hosts: list[Host]) -> None:
-        leader.heard.get(timeout=180.0).reply.set_result(admission_by(leader))
-        with replicator_of(hosts) as (replicator, _):
+        asked = leader.heard.get(timeout=180.0)
+        asked.reply.set_result(admission_by(leader))
+        with replicator_of(hosts, incarnation=asked.request.host.incarnation) as (replicator, _):
             replicator.commit(state(0, 1, hosts=2))
             leader.stop()
             os.kill(os.getpid(), signal.SIGINT)

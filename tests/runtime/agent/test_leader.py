@@ -233,7 +233,7 @@ def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_
         leader = Leader(context)
         try:
             assert leader.begin() is None
-            assert leader.handle(admission(context, number=1, pid=7, incarnation="a", threads=1)) is None
+            assert leader.handle(admission(context, number=1, pid=7, threads=1)) is None
             assert leader.cluster.hosts.shares == {0: len(os.sched_getaffinity(0)), 1: 1}
             assert heard.lines.get(timeout=180.0) == "1"
             started: list[pb.Spawn] = []

@@ -6,7 +6,6 @@ All agents of a job are started with the same command line; the agent on the fir
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -65,7 +64,13 @@ class Admitted:
 
 
 def request_admission(
-    job: JobSpec, own: Settings, *, interrupted: Callable[[], bool], threads: int = 0, devices: int = 0
+    job: JobSpec,
+    own: Settings,
+    *,
+    interrupted: Callable[[], bool],
+    incarnation: str = "",
+    threads: int = 0,
+    devices: int = 0,
 ) -> Admitted | None:
     """Requests admission from the other hosts until the leader admits this host.
 
@@ -73,6 +78,7 @@ def request_admission(
         job: The job as this host's command line describes it.
         own: The settings of this host's peers, including the address of the host's agent.
         interrupted: Returns True to give up.
+        incarnation: The random number of this agent.
         threads: The threads that each peer would get from this host's cores.
         devices: The number of GPUs that the peers of this host may use.
 
@@ -85,7 +91,7 @@ def request_admission(
     """
     until = time.monotonic() + job.settings.deadlines.ready_s
     own_host = pb.HostInfo(
-        number=job.own_host, pid=os.getpid(), incarnation=secrets.token_hex(8), threads=threads, devices=devices
+        number=job.own_host, pid=os.getpid(), incarnation=incarnation, threads=threads, devices=devices
     )  # fmt: skip
     request = pb.HostAdmissionRequest(host=own_host, command_line=command_line_of(job))
     while not interrupted():

@@ -68,6 +68,7 @@ class FollowerLink:
         clock: The leader's clock, in seconds.
         hangs: Returns True while the leader's main thread hangs: nothing is sent meanwhile.
         on_reply: Called after each reply, and when the follower is lost.
+        incarnation: The random number of the follower.
         count: The number of messages that were already sent to the follower in this term.
     """
 
@@ -82,9 +83,10 @@ class FollowerLink:
         clock: Callable[[], float],
         hangs: Callable[[], bool],
         on_reply: Callable[[], None],
+        incarnation: str = "",
         count: int = 0,
     ) -> None:
-        self.number, self.host = number, host
+        self.number, self.host, self._incarnation = number, host, incarnation
         self.is_lost = False
         self.acknowledged = 0  # the newest version of the state that the follower has acknowledged
         self._late: deque[tuple[int, float]] = deque()  # the unacknowledged versions, each with its time of sending
@@ -162,7 +164,7 @@ class FollowerLink:
             message, self._heartbeat_due = self._pending, False
             self._pending = split_off(message, most_bytes=_MOST_BYTES)
             self.count += 1
-            message.number = self.count
+            message.number, message.incarnation = self.count, self._incarnation
             return message
 
     def _send(self, message: pb.ReplicateRequest) -> pb.ReplicateReply | None:
@@ -182,12 +184,17 @@ class FollowerLink:
         except grpc.RpcError as error:
             # The follower has a later leader, and is lost for this leader, which stops if the others are no quorum.
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                self._put(HostLost(self.number, f"its agent takes no orders from here: {error.details()}"))
+                self._lose(f"its agent takes no orders from here: {error.details()}")
                 return None
             # The agent's port refuses connections.
             how = "its agent has ended or cannot be reached"
-        self._put(HostLost(self.number, f"{how} (for {time.monotonic() - began:.1f} s)"))
+        self._lose(f"{how} (for {time.monotonic() - began:.1f} s)")
         return None
+
+    def _lose(self, how: str) -> None:
+        # Another link may have replaced one that is closing, after the host has joined again.
+        if not self._closing:
+            self._put(HostLost(self.number, how))
 
 
 def split_off(message: pb.ReplicateRequest, *, most_bytes: int) -> pb.ReplicateRequest:
@@ -242,13 +249,13 @@ class Replicator:
         acknowledged = (number for number, link in self._links.items() if link.acknowledged >= self._version)
         return frozenset({self._leader, *acknowledged})
 
-    def add_follower(self, number: int, *, anew: bool = True) -> None:
-        """Starts sending all messages to the agent of host ``number``, beginning with the newest state. The count of
+    def add_follower(self, number: int, *, incarnation: str = "", anew: bool = True) -> None:
+        """Starts sending all messages to an agent of host ``number``, beginning with the newest state. The count of
         messages starts at 0 if ``anew`` (this leader has not sent the agent any message yet); else it continues."""
         count = 0 if anew else self._counts.get(number, 0)
         self._links[number] = link = FollowerLink(
             number, self._hosts[number], self._settings, stamp=self._stamp, put=self._put, clock=self._clock,
-            hangs=self._hangs, on_reply=self._on_reply, count=count,
+            hangs=self._hangs, on_reply=self._on_reply, incarnation=incarnation, count=count,
         )  # fmt: skip
         if self._state:
             link.send(pb.ReplicateRequest(state=self._state, requests=self._requests, version=self._version))

@@ -128,6 +128,7 @@ class ConsensusState:
 
     Args:
         host: The number of the agent's host.
+        incarnation: A random number drawn when the agent started.
         clock: A monotonic clock in seconds.
         patience_s: The seconds for which the main thread may handle one event; then it hangs.
 
@@ -141,8 +142,11 @@ class ConsensusState:
         has_quorum: True if the pre-votes of this agent are a quorum; ``None`` while they are not counted.
     """
 
-    def __init__(self, host: int, *, clock: Callable[[], float] = time.monotonic, patience_s: float = math.inf) -> None:
-        self.host, self._clock, self._patience_s = host, clock, patience_s
+    def __init__(
+        self, host: int, *, incarnation: str = "", clock: Callable[[], float] = time.monotonic,
+        patience_s: float = math.inf,
+    ) -> None:  # fmt: skip
+        self.host, self.incarnation, self._clock, self._patience_s = host, incarnation, clock, patience_s
         self._changed = threading.Condition()
         self.job, self.term, self._number = "", 0, 0
         self.leader: int | None = None
@@ -212,7 +216,7 @@ class ConsensusState:
             if self.job and request.job != self.job:
                 return f"this host is in another job, {self.job}"
             # This agent was restarted: the message is for its predecessor, which received the earlier messages.
-            if not self.job and request.number > 1:
+            if request.incarnation != self.incarnation or (not self.job and request.number > 1):
                 return "the agent of this host has begun anew"
             # The sender led an earlier term, or this agent has voted for the candidate of a later term.
             if request.term < max(self.term, self._voted[0]):

@@ -120,13 +120,13 @@ def left(
 
 @contextmanager
 def replicator_of(
-    hosts: list[Host], *, clock: Callable[[], float] = time.monotonic
+    hosts: list[Host], *, clock: Callable[[], float] = time.monotonic, incarnation: str = ""
 ) -> Iterator[tuple[Replicator, queue.SimpleQueue[Any]]]:
     """That of a leader on the first host, which all the others follow."""
     heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
     replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=clock, put=heard.put)
     for number in range(1, len(hosts)):
-        replicator.add_follower(number)
+        replicator.add_follower(number, incarnation=incarnation)
     try:
         yield replicator, heard
     finally:

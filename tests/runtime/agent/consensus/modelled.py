@@ -52,6 +52,7 @@ class Link:
 
     def __init__(self, leader: ModelledAgent, host: int, *, sent: int) -> None:
         self.leader, self.host, self.sent = leader, host, sent
+        self.incarnation = leader.incarnations.get(host, "")
         self.acknowledged, self.is_lost = 0, False
         self.late: deque[tuple[int, float]] = deque()  # the unacknowledged versions, each with its time of sending
         self.pending = pb.ReplicateRequest()
@@ -83,6 +84,7 @@ class Link:
         self.sent += 1
         message, self.pending = self.pending, pb.ReplicateRequest()
         message.number, message.job, message.term, message.leader = self.sent, "job", leader.term, leader.host
+        message.incarnation = self.incarnation
         self.in_flight, self.since = message, leader.world.now
         self._attempt(message)
 
@@ -123,7 +125,8 @@ class Link:
 
     def _lose(self) -> None:
         self.is_lost, self.in_flight = True, None  # it is not sent again, to the agent that follows on this host
-        self.leader.queue.append(partial(self.leader.lose_host, self.host))
+        if self.leader.links.get(self.host) is self:
+            self.leader.queue.append(partial(self.leader.lose_host, self.host))
 
 
 class ModelledAgent:
@@ -132,8 +135,10 @@ class ModelledAgent:
     patience_s = HEARTBEAT_S  # of the main loop
 
     def __init__(self, world: World, host: int) -> None:
-        self.world, self.host, self.number = world, host, next(world.numbers)
-        self.consensus = ConsensusState(host, clock=lambda: world.now, patience_s=self.patience_s)
+        self.world, self.host, incarnation = world, host, str(next(world.numbers))
+        self.consensus = ConsensusState(
+            host, incarnation=incarnation, clock=lambda: world.now, patience_s=self.patience_s
+        )
         self.is_up, self.is_stopped, self.stops, self.speaks_until = True, False, 0, math.inf
         self.queue: deque[Callable[[], MainLoop]] = deque()
         self.links: dict[int, Link] = {}
@@ -143,7 +148,7 @@ class ModelledAgent:
         self.uncommitted: tuple[Cluster, ...] = ()
         self._wait = ExitStack()
         self._wait.enter_context(self.consensus.waiting())
-        self._main, self._wait_number = self._run(), 0
+        self._main, self._is_due = self._run(), False
 
     def start(self) -> None:
         self.turn()
@@ -155,13 +160,11 @@ class ModelledAgent:
 
     # ---- the main loop -----------------------------------------------------------------------------------------------
 
-    def turn(self, wait: int = 0) -> None:
-        """Continues the main loop, unless it is stopped, or has been continued since this ``wait`` began."""
-        if self.is_up and not self.is_stopped and wait in (0, self._wait_number):
-            wait_s = next(self._main, None)
-            self._wait_number = next(self.world.numbers)
-            if wait_s is not None:
-                self.world.after(wait_s, partial(self.turn, self._wait_number))
+    def turn(self) -> None:
+        """Continues the main loop; one that is stopped is continued later."""
+        self._is_due = self.is_stopped
+        if self.is_up and not self.is_stopped and (wait_s := next(self._main, None)) is not None:
+            self.world.after(wait_s, self.turn)
 
     def stop(self) -> None:
         """The main loop stops: a disk does not answer."""
@@ -173,7 +176,8 @@ class ModelledAgent:
         if self.is_stopped:
             self.is_stopped = False
             self._wait.enter_context(self.consensus.waiting())
-            self.turn()
+            if self._is_due:
+                self.turn()
 
     def finish(self, how: str, said: pb.ReplicateRequest | None = None) -> None:
         """This agent ends, and for a while tells its followers what is to be ``said``."""
@@ -241,10 +245,8 @@ class ModelledAgent:
     def _elect(self) -> MainLoop:
         began = quorate_at = self.world.now
         while self.consensus.leader is None:
-            log, now = self.consensus.log, self.world.now
-            request = pb.VoteRequest(job="job", host=self.host, log_term=log.term, log_version=log.version)
-            votes: dict[int, pb.VoteReply] = {}
-            yield from self._ask(request, self.world.others(self.host), votes)
+            log, now, votes = self.consensus.log, self.world.now, dict[int, pb.VoteReply]()
+            yield from self._ask(self.world.others(self.host), votes)
             at = ElectionRound(
                 self.host, log, votes, now=now, began=began, quorate_at=quorate_at,
                 voted_term=self.consensus.voted_term, voted_at=self.consensus.voted_at, heartbeat_s=HEARTBEAT_S,
@@ -264,16 +266,16 @@ class ModelledAgent:
     def _stand(self, action: Stand) -> MainLoop:
         if not self.consensus.grant_vote(action.term, self.host):
             return
-        log, votes = self.consensus.log, dict[int, pb.VoteReply]()
-        request = pb.VoteRequest(
-            job="job", host=self.host, term=action.term, binding=True, log_term=log.term, log_version=log.version
-        )
-        yield from self._ask(request, sorted(action.voters), votes)
+        votes = dict[int, pb.VoteReply]()
+        yield from self._ask(sorted(action.voters), votes, term=action.term)
         if (elected := elected_by(self.consensus, votes, action.term, reached=action.voters)) is not None:
             self.begin(elected)
 
-    def _ask(self, request: pb.VoteRequest, hosts: Sequence[int], votes: dict[int, pb.VoteReply]) -> MainLoop:
-        replies: dict[int, Any] = {}
+    def _ask(self, hosts: Sequence[int], votes: dict[int, pb.VoteReply], *, term: int = 0) -> MainLoop:
+        log, replies = self.consensus.log, dict[int, Any]()
+        request = pb.VoteRequest(
+            job="job", host=self.host, term=term, binding=term > 0, log_term=log.term, log_version=log.version
+        )
         for host in hosts:
             self.world.call(self, host, lambda agent: agent.vote(request), partial(replies.setdefault, host))
         until = self.world.now + VOTES_WITHIN_S
@@ -287,6 +289,7 @@ class ModelledAgent:
         self.world.note_leader(self, elected)
         self.term, self.version, self.uncommitted = elected.term, elected.version, elected.uncommitted
         self.snapshot, self.reached = elected.snapshot, elected.reached
+        self.incarnations = dict(elected.snapshot.incarnations)
 
     @property
     def cluster(self) -> Cluster:
@@ -329,7 +332,8 @@ class ModelledAgent:
             return
         assert self.snapshot is not None
         number, end = next(self.world.numbers), end or self.snapshot.end
-        self.snapshot = replace(self.snapshot, cluster=cluster, pids={**self.snapshot.pids, number: self.term}, end=end)
+        pids, incarnations = {**self.snapshot.pids, number: self.term}, dict(self.incarnations)
+        self.snapshot = JobSnapshot(cluster, pids=pids, incarnations=incarnations, end=end)
         self.version, self.uncommitted = self.version + 1, (*self.uncommitted, cluster)
         self.world.note_held(self.host, self.snapshot)
         message = pb.ReplicateRequest(state=serialize_snapshot(self.snapshot), version=self.version)
@@ -400,8 +404,8 @@ class ModelledAgent:
         # It is a member, or the one before it on its host is: it asks again.
         if host in self.cluster.hosts.known:
             return
-        is_same = self.world.admitted.get(host) == agent.number
-        self.world.admitted[host] = agent.number
+        is_same = self.incarnations.get(host) == agent.consensus.incarnation
+        self.incarnations[host] = agent.consensus.incarnation
         self._add_link(host, sent=self.sent.get(host, 0) if is_same else 0)
         yield from self._decide(self._with_slots({**self.cluster.hosts.slots, host: 4}))
         if self.is_up:
@@ -445,9 +449,10 @@ class World:
         self.performed: dict[int, int] = {}  # the term of each performed decision
         self.is_over = False
         self.ends: list[tuple[float, ModelledAgent, str]] = []
-        first, everybody = parse_snapshot(state(*placement, hosts=hosts)), frozenset(range(hosts))
         self.agents = {host: self.kind(self, host) for host in range(hosts)}
-        self.admitted = {host: agent.number for host, agent in self.agents.items()}
+        incarnations = {host: agent.consensus.incarnation for host, agent in self.agents.items()}
+        first = replace(parse_snapshot(state(*placement, hosts=hosts)), incarnations=incarnations)
+        everybody = frozenset(self.agents)
         self.agents[0].consensus.become_leader("job", 1)
         self.agents[0].begin(Elected(1, 0, first, RequestLog(), everybody, everybody, (first.cluster,)))
         for agent in self.agents.values():

@@ -173,6 +173,15 @@ def test_an_agent_that_has_begun_anew_refuses_messages_to_the_one_before_it() ->
     assert consensus.leader == 0
 
 
+def test_a_late_message_to_the_agent_before_it_is_no_message_of_its_leader() -> None:
+    """Its number is higher: after it an agent would acknowledge, as late copies, states that it never held."""
+    consensus = ConsensusState(1, incarnation="b")
+    first, late = message(1, version=1), message(7)
+    first.incarnation, late.incarnation = "b", "a"
+    assert consensus.append(first) == ""
+    assert consensus.append(late) == "the agent of this host has begun anew"
+
+
 # ---- the state of the job ------------------------------------------------------------------------------------------
 
 
