@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import autoscaling, stragglers, utility
+from benchmarks import autoscaling, joining, stragglers, utility
+from benchmarks.elasticity.stamps import Stamp
 from benchmarks.emulation.jobs import RealRun
 from kungfu.policy_definition.policy_path import load_policy
 
@@ -130,6 +131,16 @@ def test_on_a_model_whose_joiners_had_loaded_tensorflow_the_bounds_hold(name: st
     seconds = stragglers.on_model(factor, samples=samples, joining_s=2.0)
     assert 1 - seconds / stragglers.seconds_for(samples, factor=factor) >= least
     assert seconds <= 112.5
+
+
+def test_the_figures_of_joins_are_medians_and_a_spare_has_trained_only_once_it_has_joined() -> None:
+    cold = joining.Joining((8.0, 6.0, 7.0), (9.0, 9.5, 10.0), (), (300_000_000,))
+    spare = joining.Joining((0.2, 0.4, 0.3), (0.5, 0.6, 0.7), (240_000_000, 250_000_000), (310_000_000, 320_000_000))
+    assert joining.figures({"cold": cold, "spare": spare}) == {
+        "cold_s": 7.0, "cold_replaced_s": 9.5, "spare_s": 0.3, "replaced_s": 0.6, "spare_mb": 245.0, "peer_mb": 310.0
+    }  # fmt: skip
+    skipped, done = Stamp(1.0, 2.0, 7, 7, 3, 2), Stamp(2.0, 2.5, 7, 8, 3, 2)
+    assert joining.first_steps({10: [], 11: [skipped], 12: [skipped, done]}) == {12: 2.5}
 
 
 def test_the_lives_of_slow_peers_are_read_from_the_views() -> None:

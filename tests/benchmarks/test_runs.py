@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import autoscaling, hosts, keras, stragglers
+from benchmarks import autoscaling, hosts, joining, keras, stragglers
 from tests.soak import SOAK
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +44,7 @@ OF_A_RUNTIME = ("--jobs", "1", "--rounds", "3", "--samples", "4", "--device-ms",
         (["hybrid", "--seeds", "2"], "below_small"),
         (["local_steps", "--seeds", "1", "--steps", "100"], "faster"),
         (["hosts", "--rounds", "1"], "mixed_over_ordered"),
+        (["joining", "--rounds", "1", "--megabytes", "1"], "replaced_s"),
     ],
 )
 @SOAK
@@ -61,6 +62,7 @@ BAD = {
     stragglers: BAD_SECONDS,
     keras: BAD_TURNS,
     hosts: BAD_LINKS,
+    joining: (["--rounds", "0"], ["--megabytes", "much"]),
 }
 
 

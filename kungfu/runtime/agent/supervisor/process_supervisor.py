@@ -129,8 +129,10 @@ class ProcessSupervisor:
         """The peers that have loaded TensorFlow and wait since the last call, each with the bytes of its memory that no
         other process shares."""
         found = []
-        for peer, one in self._loaded.items():
-            if one.has_newly_loaded():
+        for peer, one in list(self._loaded.items()):
+            if one.process.has_exited():
+                self._loaded.pop(peer).close()
+            elif one.has_newly_loaded():
                 # From here on the process takes no processor time from the peers.
                 self.joiners.remove([peer])
                 with suppress(psutil.Error):  # the process has just ended
