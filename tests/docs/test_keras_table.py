@@ -42,6 +42,7 @@ SHOWN_BY = {
     "`BackupAndRestore`": (FIT, "an_interrupted_fit_continues_from_its_backup"),
     "mixed precision": (FIT, "in_half_precision"),
     "a custom `train_step`": ("tests/keras/test_custom_step.py", "two_optimizers_in_one_step"),
+    "averages of models": ("tests/keras/test_average_models.py", "losses_and_metrics_of_an_epoch"),
     "`run_eagerly=True`": (REFUSED, "a_model_is_refused"),
     "`jit_compile=True`": (FIT, "forward_and_backward_pass_are_compiled"),
     "several calls of `fit`": ("tests/keras/test_fits.py", "fits_of_a_model_that_is_compiled_anew"),

@@ -24,7 +24,7 @@ PAGES = {
     "keeping": ["python", "pycon", "pycon"],
     "keras": ["python", "pycon", *["python"] * 4, "pycon"],
     "steps": ["python", "pycon"] * 2,
-    "synchronisation": ["python", "pycon"],
+    "synchronisation": ["python", "pycon", "python"],
 }
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from kungfu.runtime.core.sample_slices import Position, slice_indices
 from tests.jobs.harness import job_results, lines_of
@@ -84,9 +85,10 @@ def slices(twin: FitTwin, peers: Collection[int], *, batch: int, seed: int | Non
     return found if seed is not None else {one: own + twin.epoch * twin.samples for one, own in found.items()}
 
 
-def test_weights_and_history_are_numpys_with_a_join_a_leave_and_a_kill(tmp_path):
+@pytest.mark.parametrize("dies", [1, pytest.param(0, marks=SOAK)])
+def test_weights_and_history_are_numpys_with_a_join_a_leave_and_a_kill(tmp_path, dies):
     options, results = ("-np", 2, "--max", 3, "--failures", 0), tmp_path / "results"
-    ended, found = job_results("keras_local_steps.py", tmp_path, *options, every=EVERY)
+    ended, found = job_results("keras_local_steps.py", tmp_path, *options, every=EVERY, dies=dies)
     assert ended.sizes == [2, 2, 3, 2, 1], "of both fits"
     grown, shrunk = ended.all_of("rescale")
     (recovered,) = ended.all_of("recovered")
@@ -105,7 +107,7 @@ def test_weights_and_history_are_numpys_with_a_join_a_leave_and_a_kill(tmp_path)
                 lost, twin.averaged_at = twin.averages_now([*done]), step - 1
             for one in done.keys() - twin.peers.keys():
                 assert twin.averaged_at == step - 1, "a peer joins behind an average"
-                twin.peers[one] = Peer(twin.peers[0].weights.copy(), twin.peers[0].momenta.copy())
+                twin.peers[one] = replace(next(iter(twin.peers.values())))
             twin.peers = {one: twin.peers[one] for one in done}
             own, epoch = slices(twin, done, batch=batch, seed=SEED if number else None), twin.epoch
             twin.adds_up(own)
@@ -136,7 +138,7 @@ def test_weights_and_history_are_numpys_with_a_join_a_leave_and_a_kill(tmp_path)
             close(saved_weights(results / f"{number}-{epoch}.weights.h5"), weights)
     assert recovered["lost_samples"] == lost
     assert 0 < lost <= EVERY * 8
-    assert found[0]["traces"] == 1
+    assert found[1 - dies]["traces"] == 1
     assert "model.fit() ends before its last epoch" in ended.output
     assert "a callback has set model.stop_training on this peer, and not on rank 0" not in ended.output
 

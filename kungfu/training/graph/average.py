@@ -69,12 +69,12 @@ def average(
     first, end = len(dense), len(dense) + len(published)
 
     def exchange(share: Sequence[Any], mean_loss: Any, totals: Sequence[Any]) -> list[Any]:
-        given: Any = averaging, share[:first], mean_loss, list(share[first:end])
-        if averaging.models is not None:
-            applied, sums = _applied_by_this_peer(averaging.models, *given, totals)
+        gradients, published = share[:first], list(share[first:end])
+        if (models := averaging.models) is not None:
+            applied, sums = _applied_by_this_peer(averaging, models, gradients, mean_loss, published, totals)
             _conclude_sums(summed, sums)
             return [*applied, *share[first:]]
-        sent = send(*given, totals=totals, waited=waited)
+        sent = send(averaging, gradients, mean_loss, published, totals=totals, waited=waited)
         _conclude_sums(summed, sent.sums)
         return [*_concluded(averaging, sent), *share[first:]]
 
@@ -130,8 +130,8 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
 
 
 def _applied_by_this_peer(
-    models: ModelAverage,
     averaging: Averaging,
+    models: ModelAverage,
     gradients: Sequence[Any],
     loss: Any,
     published: list[Any],

@@ -61,7 +61,7 @@ class _Vector:
     States "per step" are sums too, to which all peers together add once in each step: each adds its part of a step's
     samples."""
 
-    def __init__(self, dtype: str, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
+    def __init__(self, dtype: str, way: str, states: Sequence[tuple[Any, Any]]) -> None:
         self._dtype, self._is_mean, self.variables = tf.as_dtype(dtype), way == "mean", [one for one, _ in states]
         self._is_per_step = way == _PER_STEP
         self._initial = np.concatenate([np.ravel(start) for _, start in states]).astype(dtype)
@@ -183,15 +183,15 @@ class CombinedMetrics:
                 f"combine= names {', '.join(map(repr, unknown))}: the metrics are {', '.join(names) or 'none'}"
             )
         self._metrics, self._groups = list(metrics), list[_Vector | _Gathered]()
-        means, vectors = {id(one) for one in per_step}, dict[tuple[str, Any], list[tuple[Any, Any]]]()
+        means, vectors = {id(one) for one in per_step}, dict[tuple[str, str], list[tuple[Any, Any]]]()
         for metric in metrics:
             way, states = _states(metric, None if id(metric) in means else combine.get(metric.name))
             if way not in ("sum", "mean"):
                 self._groups.append(_Gathered(way, states))
                 continue
-            way = _PER_STEP if id(metric) in means else way
+            kind = _PER_STEP if id(metric) in means else way
             for state in states:
-                vectors.setdefault((str(state[0].dtype), way), []).append(state)
+                vectors.setdefault((str(state[0].dtype), kind), []).append(state)
         self._groups += [_Vector(dtype, way, states) for (dtype, way), states in vectors.items()]
         self.only_adds = all(way == "sum" for _, way in vectors) and len(vectors) == len(self._groups)
 

@@ -1,7 +1,7 @@
 """Two fits whose peers average their models every few steps: the data of one end early, in the other one peers change.
 
 Each peer writes a line of DIR/PEER.jsonl after each step: the number of the fit and of the step, and its weights and
-momenta after the step; what it came to is left in DIR/PEER.json. One peer is killed in an average.
+momenta after the step; what it came to is left in DIR/PEER.json. One peer, of ``--dies``, is killed in an average.
 
 With ``--epochs`` the other fit has this many epochs, in which nothing changes, and a checkpoint is kept.
 """
@@ -50,7 +50,7 @@ class Mortal(keras.optimizers.SGD):
 class Acting(keras.callbacks.Callback):
     """Writes what this peer has done, and lets one join, one be killed and one leave; then it ends training."""
 
-    def __init__(self, folder: Path, fit: int, *, changes: bool) -> None:
+    def __init__(self, folder: Path, fit: int, *, dies: int | None) -> None:
         super().__init__()
         lines = (folder / f"{own_id()}.jsonl").open("a", buffering=1)
         size, at_size, most, steps = 2, 0, 2, 0
@@ -63,7 +63,7 @@ class Acting(keras.callbacks.Callback):
             lines.write(json.dumps([fit, training.step_number, *kept]) + "\n")
             size, at_size = training.size, at_size + 1 if training.size == size else 0
             most, steps = max(most, size), steps + 1
-            if changes and own_id() < 2:
+            if dies is not None and own_id() < 2:
                 change(model, training)
 
         def change(model: Any, training: Any) -> None:
@@ -73,7 +73,7 @@ class Acting(keras.callbacks.Callback):
                 training.feed("peers", 3)
             if steps == 12:
                 await_offer(Path("log/events.jsonl"), training)
-            if own_id() == 1 and size == 3 and at_size >= 12 and since == LESS - 1:
+            if own_id() == dies and size == 3 and at_size >= 12 and since == LESS - 1:
                 Mortal.is_doomed = True
             if (most, size, at_size) == (3, 2, 20):
                 training.feed("peers", 1)
@@ -93,7 +93,7 @@ class Acting(keras.callbacks.Callback):
 
 
 def main() -> None:
-    given = options(results=Path(), every=5, epochs=0)
+    given = options(results=Path(), every=5, epochs=0, dies=1)
     given.results.mkdir(exist_ok=True)
     in_float64(0)
     model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1, use_bias=False)])
@@ -109,7 +109,7 @@ def main() -> None:
         saving = keras.callbacks.ModelCheckpoint(
             given.results / f"{number}-{{epoch}}.weights.h5", save_weights_only=True
         )
-        acting = Acting(given.results, number, changes=bool(number and not given.epochs))
+        acting = Acting(given.results, number, dies=given.dies if number and not given.epochs else None)
         callbacks, held_out = [saving, acting], (x[:HELD_OUT], y[:HELD_OUT])
         history = model.fit(*batches, callbacks=callbacks, validation_data=held_out, verbose=0, **more)
         found["histories"].append(history.history)
