@@ -10,6 +10,7 @@ import math
 import re
 import signal
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -127,24 +128,47 @@ def test_what_is_published_is_that_of_all_samples_and_what_was_fed_outlives_rank
     assert {one.rule for one in decisions} == {"three_while_cheap"}
 
 
-def ended_without_rank_0(job: Job, capsys: pytest.CaptureFixture[str]) -> Ended:
-    """Kills rank 0 of three peers, which another peer replaces, and stops the job."""
-    job.signal(signal.SIGKILL, peer=0)
-    recovered = job.event("recovered")
-    job.event("rescale", to=3, view=recovered["view"] + 1)
-    asked(job.folder, capsys, "stop")
-    ended = job.end()
+def grown_and_without_rank_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, slots: Sequence[int]
+) -> tuple[Ended, dict[str, Any]]:
+    """A job of two peers, which a policy makes three, and which is stopped once another peer has replaced rank 0.
+
+    It runs on one host, or on as many as ``slots`` has entries. Gives its end, and the event of its growth.
+    """
+    options, given = ("-np", 2, "--max", 3), {"program": "paced.py", "arguments": [tmp_path, how]}
+    with ExitStack() as stack:
+        if slots:
+            jobs = stack.enter_context(started_on_hosts(tmp_path, *options, slots=slots, **given)).jobs
+        else:
+            jobs = [stack.enter_context(started(tmp_path, *options, **given))]
+        job = jobs[0]
+        rescale = job.event("rescale", to=3)
+        job.signal(signal.SIGKILL, peer=0)
+        recovered = job.event("recovered")
+        job.event("rescale", to=3, view=recovered["view"] + 1)
+        asked(job.folder, capsys, "stop")
+        ended, *_ = [one.end() for one in jobs]
     assert ended.sizes == [2, 3, 2, 3]
-    return ended
+    return ended, rescale
 
 
+HOSTS = (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("how", "slots"),
+    [
+        ("factored", ()),
+        pytest.param("factored", HOSTS, marks=SOAK),
+        pytest.param("factored+micro", (), marks=SOAK),
+        pytest.param("factored+fit", (), marks=SOAK),
+    ],
+)
 def test_a_factor_is_the_same_on_all_peers_through_a_join_and_the_death_of_rank_0(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, slots: Sequence[int]
 ) -> None:
     """Of each step: the factor follows from the loss of the step before, and the next loss from rate and factor."""
-    with started(tmp_path, "-np", 2, "--max", 3, program="paced.py", arguments=[tmp_path, "factored"]) as job:
-        job.event("rescale", to=3)
-        ended = ended_without_rank_0(job, capsys)
+    ended, _ = grown_and_without_rank_0(tmp_path, capsys, how, slots)
     # By step, since a killed rank 0 takes the lines of its latest steps with it.
     rows = {row["step"]: (row["loss"], row["learning_rate_factor"]) for row in ended.metrics}
     followed = [(*rows[step], *rows[step + 1]) for step in rows if step + 1 in rows]
@@ -163,13 +187,19 @@ def test_a_factor_is_the_same_on_all_peers_through_a_join_and_the_death_of_rank_
     assert [one.value for one in moves[:20]] == pytest.approx(next_factors[:20], rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("how", "slots"),
+    [
+        ("deciding+micro", ()),
+        pytest.param("deciding", HOSTS, marks=SOAK),
+        pytest.param("deciding+fit", (), marks=SOAK),
+    ],
+)
 def test_a_size_its_batch_and_its_rate_are_one_decision_that_outlives_rank_0(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, slots: Sequence[int]
 ) -> None:
     """Batch and rate come with the peer; the momentum, set beside them, is on the joiners too."""
-    with started(tmp_path, "-np", 2, "--max", 3, program="paced.py", arguments=[tmp_path, "deciding"]) as job:
-        rescale = job.event("rescale", to=3)
-        ended = ended_without_rank_0(job, capsys)
+    ended, rescale = grown_and_without_rank_0(tmp_path, capsys, how, slots)
     (decision,) = ended.all_of("decision")
     assert decision["settings"] == "a global batch size of 24 and a learning rate of 0.5"
     told = {event["what"]: (event["step"], event["to"]) for event in ended.all_of("set") if event["what"] != "stop"}

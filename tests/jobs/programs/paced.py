@@ -17,6 +17,8 @@ training, so that the job does not end before the test has seen what it waits fo
   writes its weight into FOLDER/weight-PEER;
 - ``noise``: two samples, with the gradients [3, 0] and [1, 0]; rank 0 writes the noise scales that a hook was told into
   FOLDER/calls.
+
+HOW+fit trains by ``fit`` in executions of four steps, and HOW+micro in micro-batches of five samples at most.
 """
 
 # ruff: noqa: E402  # what is loaded at the top is to be seen
@@ -40,7 +42,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import replace_stragglers, schedule, utility
-from tests.jobs.programs.program_parts import descending
+from tests.jobs.programs.program_parts import descending, own_id
 
 SAMPLES = tuple((float(one),) for one in range(48))
 LATE_S = 1.0
@@ -118,7 +120,28 @@ def way_of(how: str, folder: Path, slow: int, sizes: dict[int, int]) -> Way:
     return Way([three_while_cheap()] if how == "own-signals" else [CALLING])
 
 
+class Pausing(keras.callbacks.Callback):
+    """Pauses after each execution of ``fit``, unless it shall hurry."""
+
+    def __init__(self, folder: Path, pause_s: float) -> None:
+        super().__init__()
+        self._paces = lambda: None if (folder / "hurry").exists() else time.sleep(pause_s)  # no value to be agreed
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._paces()
+
+
+def fitted(folder: Path, way: Way, model: Any, optimizer: Any) -> None:
+    """Trains by ``fit``, with the mean of output and input as the loss."""
+    samples = np.array(way.samples, np.float32)
+    model.compile(optimizer, lambda x, found: keras.ops.mean(found + x), steps_per_execution=4)
+    kf.keras.attach(model, policies=way.policies, seed=1)
+    callbacks = [Pausing(folder, 4 * way.pause_s(0))]
+    model.fit(samples, samples, batch_size=way.batch, epochs=way.epochs, callbacks=callbacks, verbose=0)
+
+
 def main(folder: Path, how: str, slow: int = 0, *size_at: int) -> None:
+    how, _, kind = how.partition("+")
     while size_at and not IS_FOUNDER and not (folder / "come").exists():
         time.sleep(0.05)
     way, is_fed = way_of(how, folder, slow, dict([size_at]) if size_at else {}), how != "own-signals"
@@ -127,6 +150,9 @@ def main(folder: Path, how: str, slow: int = 0, *size_at: int) -> None:
     model = keras.Sequential([keras.Input(samples.shape[1:]), dense])
     rate = {"learning_rate": 0.5} if how == "factored" else {"learning_rate": 0.0, "momentum": 0.5}
     optimizer = keras.optimizers.SGD(**rate)
+    if kind == "fit":
+        fitted(folder, way, model, optimizer)
+        return left(folder, how, model, optimizer)
     training = kf.attach(model, optimizer, policies=way.policies)
 
     def loss(found: Any, x: Any) -> Any:
@@ -136,18 +162,24 @@ def main(folder: Path, how: str, slow: int = 0, *size_at: int) -> None:
 
     step = descending(training, model, optimizer, loss)
     last_quarter = 3 * way.epochs * len(samples) // way.batch // 4
-    for x in training.batches(samples, batch_size=way.batch, epochs=way.epochs, seed=1):
+    most = 5 if kind == "micro" else None
+    for x in training.batches(samples, batch_size=way.batch, epochs=way.epochs, seed=1, max_local_batch_size=most):
         if not (folder / "hurry").exists():
             time.sleep(LATE_S if int(optimizer.iterations) > last_quarter else way.pause_s(training.peer))
         if step(x) is not training.SKIPPED and not is_fed:
             is_fed = True
             training.feed("price", 1.5 + training.peer)
-    if how == "deciding":
-        (folder / f"momentum-{training.peer}").write_text(str(float(tf.convert_to_tensor(optimizer.momentum))))
-    if how == "factored":
-        (folder / f"weight-{training.peer}").write_text(float(np.asarray(model.weights[0])[0, 0]).hex())
     if calls and training.rank == 0:
         (folder / "calls").write_text(json.dumps(calls))
+    return left(folder, how, model, optimizer)
+
+
+def left(folder: Path, how: str, model: Any, optimizer: Any) -> None:
+    """Writes the numbers that this peer came to."""
+    if how == "deciding":
+        (folder / f"momentum-{own_id()}").write_text(str(float(tf.convert_to_tensor(optimizer.momentum))))
+    if how == "factored":
+        (folder / f"weight-{own_id()}").write_text(float(np.asarray(model.weights[0])[0, 0]).hex())
 
 
 if __name__ == "__main__":
