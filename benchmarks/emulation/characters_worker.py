@@ -37,7 +37,8 @@ def main() -> None:
     import tensorflow as tf
 
     import kungfu as kf
-    from kungfu.training.data.sampler import shuffled
+    from kungfu.control.synchronisation import Synchronisation
+    from kungfu.runtime.core.sample_slices import shuffled
 
     own = CharacterModel()
     model: Any = keras.Sequential(
@@ -51,7 +52,7 @@ def main() -> None:
     )
     model.set_weights(own.layers(own.started(given.seed)))
     optimizer = keras.optimizers.SGD(given.rate)
-    sync = kf.control.average_models(every=given.every) if given.every else "gradients"
+    sync: Synchronisation = kf.control.average_models(every=given.every) if given.every else "gradients"
     training = kf.attach(model, optimizer, sync=sync)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

@@ -135,14 +135,14 @@ def train(
         drawn = text.drawn(job.samples, context=model.context, generator=generator)
         shares = spread(job.samples, job.size)
         rate = np.float32(job.learning_rate * training.rate_factor(job.samples_done))
-        busy = [training.devices.seconds(share, size=job.size) for share in shares]
+        busy, norms = [training.devices.seconds(share, size=job.size) for share in shares], list[float]()
         if every:
             window.step(model, weights, drawn, shares, rate=rate)
             if not job.is_synchronising:
                 stepped(job, busy)
                 barrier.foresee()
                 continue
-            weights, norms, mean_norm = window.averaged(), [], math.nan
+            weights, mean_norm = window.averaged(), math.nan
         else:
             # Where no policy reads norms, the gradient of all samples at once is the same mean, and quicker.
             mean, norms = _mean_gradient(model, weights, drawn, shares if plan.gradient_reductions else [len(drawn)])

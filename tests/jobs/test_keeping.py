@@ -16,6 +16,7 @@ from kungfu.runtime.checkpoints.folder import find
 from kungfu.runtime.checkpoints.manifest import read_manifest
 from kungfu.trace import read_trace, replay
 from tests.jobs.harness import QUICKLY_S, ROOT, left_in, lines_of, ran, started
+from tests.soak import SOAK
 
 SAMPLES = 4000
 
@@ -130,13 +131,20 @@ def test_all_peers_go_back_to_a_named_checkpoint_whatever_happens_meanwhile(tmp_
     assert len({path.resolve() for path in kept.glob("step-*")}) <= 4, "the newest two, and those with names"
 
 
-def test_the_recipe_of_early_stopping_ends_a_fit_with_its_best_model_on_all_peers(tmp_path, capsys):
-    """The recipe is that of the cookbook; the second number without improvement ends training."""
+@pytest.mark.parametrize("reads_s", [0.0, pytest.param(14.0, marks=SOAK)])
+def test_the_recipe_of_early_stopping_ends_a_fit_with_its_best_model_on_all_peers(tmp_path, capsys, reads_s):
+    """The recipe is that of the cookbook; the second number without improvement ends training.
+
+    If the checkpoint is read for longer than the peers wait for each other, the readers are not late. Before that, the
+    first one is killed in the middle of its reading."""
     cookbook = (ROOT / "docs" / "policies.md").read_text()
     recipe = re.search(r"```python\n(@kf.policy\ndef early_stopping.*?)```", cookbook, flags=re.DOTALL)
     (tmp_path / "recipe.py").write_text(f"import kungfu as kf\n\n\n{recipe[1]}")
     policy, results = f"{tmp_path / 'recipe.py'}:early_stopping(patience=2)", tmp_path / "results"
-    ended = ran(tmp_path, "-np", 2, "--policy", policy, program="stopping_early.py", arguments=["--results", results])
+    options = ("-np", 3, "--failures", 0, "--deadline", 8) if reads_s else ("-np", 2)
+    arguments = ["--results", results, "--reads-s", reads_s]
+    ended = ran(tmp_path, *options, "--policy", policy, program="stopping_early.py", arguments=arguments)
+    assert ended.sizes == ([3, 2] if reads_s else [2])
     (restored,) = ended.all_of("restored")
     # Fed after each epoch of 5 steps: better after 5, 10 and 15 steps, and worse after 20 and 25.
     assert (restored["step"], restored["at_step"], restored["saved_step"]) == (26, 27, 17)
@@ -146,7 +154,7 @@ def test_the_recipe_of_early_stopping_ends_a_fit_with_its_best_model_on_all_peer
     for one in found.values():
         assert one["stopped"]
         assert one["trainable"] == one["steps"]["17"] != one["steps"]["27"]
-        assert one["on_train_end"] == [one["all"]] == [found[0]["all"]], "with the statistics of layers"
+        assert one["on_train_end"] == [one["all"]] == [found[max(found)]["all"]], "with the statistics of layers"
         assert one["epochs"] == [0, 1, 2, 3, 4, 5]
     trace = read_trace(ended.folder)
     again = replay(trace.plan, trace, whose="the run's")

@@ -2,8 +2,8 @@
 
 Every peer records the request at its barrier, and one peer's request counts: that of rank 0, or in a new view that of
 the peer whose state all peers received. Rank 0 reads the checkpoint into a copy of the variables and checks every
-value, since only its host may have the file. Then all peers learn the outcome, and the values travel in the exchange
-between steps, so that all peers have the same bits, or all keep what they have.
+value, since only its host may have the file; the others wait, however long it reads. Then all peers learn the outcome,
+and the values travel in the exchange between steps, so that all peers have the same bits, or all keep what they have.
 
 If a peer is lost meanwhile, the survivors may hold the model before and after. `Standing.stage` and the digest tell the
 two apart, so all survivors continue from one of them. Their request remains, and restoring twice changes nothing.
@@ -45,7 +45,8 @@ def restore_wanted(run: Run, peers: PeerGroup, *, decided_by: int) -> None:
         OpError: Peers were lost in a message; the request remains.
 
     Cost:
-        One message; with a request, a second one and the values, as in `PeerGroup.assign_from_rank`.
+        One message; with a request, those of `PeerGroup.from_rank_0`, and the values, as in
+        `PeerGroup.assign_from_rank`.
     """
     restoring = run.pending.restoring
     if not may_restore(run):
@@ -57,9 +58,14 @@ def restore_wanted(run: Run, peers: PeerGroup, *, decided_by: int) -> None:
     started, asked = time.monotonic(), json.loads(wanted)
     run.standing.stage += 1
     variables = [*run.checkpoints.trained_variables().values()]
-    found, values = _read(run, asked["name"]) if peers.leads else ({}, [])
-    found = json.loads(peers.from_rank(0, json.dumps(found).encode()))
-    for variable, value in zip(variables, values, strict=False):  # none on the other peers, or without a checkpoint
+    values = list[Any]()  # none on the other peers, or without a checkpoint
+
+    def read() -> bytes:
+        found, values[:] = _read(run, asked["name"])
+        return json.dumps(found).encode()
+
+    found = json.loads(peers.from_rank_0(read))
+    for variable, value in zip(variables, values, strict=False):
         variable.assign(value)
     if not found["error"]:
         peers.assign_from_rank(variables)
@@ -86,7 +92,7 @@ def refuse_other_model(run: Run, peers: PeerGroup) -> None:
     error = run.pending.restoring.error
     if not error:
         return
-    path = peers.from_rank(0, run.checkpoints.wait().encode()).decode()
+    path = peers.from_rank_0(lambda: run.checkpoints.wait().encode()).decode()
     if path:
         raise UsageError(f"{error}; training has ended without it, with the state that is in {path}")
     run.pending.restoring.error = ""

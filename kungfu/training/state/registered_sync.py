@@ -8,6 +8,7 @@ program reaches in the same state: before the next step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from kungfu.training.state.registry import Registry, Rescaled
 
 # Content up to this length travels in one message together with its length.
 _SHORT_BYTES = 1016
+_TELL_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,29 @@ class PeerGroup:
         length = int.from_bytes(first[:8], "little")
         rest = self.added(own[_SHORT_BYTES:], of=length - _SHORT_BYTES) if length > _SHORT_BYTES else b""
         return first[8 : 8 + min(length, _SHORT_BYTES)] + rest
+
+    def from_rank_0(self, work: Callable[[], bytes]) -> bytes:
+        """Returns the result of ``work`` on every peer; only rank 0 does the work, such as the reading of a file.
+
+        While a thread does the work, rank 0 tells the others so: no peer waits for a message for longer than a second,
+        and none counts as late.
+
+        Raises:
+            Exception: The error of ``work``, on rank 0.
+
+        Cost:
+            A message per second of work, one at its end, and those of `from_rank`.
+        """
+        if self.size == 1:
+            return work()
+        worker = ThreadPoolExecutor(1, thread_name_prefix="kungfu-rank-0")
+        try:
+            doing = worker.submit(work) if self.leads else None
+            while not self.any_of([doing is not None and bool(wait([doing], timeout=_TELL_EVERY_S).done)])[0]:
+                pass
+        finally:
+            worker.shutdown(wait=False)  # a peer may be lost meanwhile, and this one has to regroup
+        return self.from_rank(0, b"" if doing is None else doing.result())
 
     def added(self, own: bytes, *, of: int) -> bytes:
         """The bytewise sum over the peers of ``of`` bytes, which must be zeros on all peers but one."""

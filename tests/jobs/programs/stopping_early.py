@@ -1,22 +1,34 @@
 """Keras' ``fit``, which feeds its validation loss to the policies of the command line.
 
 The validation data are told to get worse after the third epoch. What each peer ended with is left in DIR/PEER.json: the
-weights after every step, those that ``on_train_end`` finds, and those after ``fit``.
+weights after every step, those that ``on_train_end`` finds, and those after ``fit``. With ``--reads-s S`` a peer reads
+a checkpoint for this many seconds, and peer 0 is killed over it.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import keras
 import numpy as np
 
 import kungfu as kf
-from tests.jobs.programs.program_parts import digest, leave, options
+from kungfu.training.state.checkpoint_manager import CheckpointManager
+from tests.jobs.programs.program_parts import die, digest, leave, options, own_id
 
 
 def main() -> None:
-    given = options(results=Path())
+    given, read = options(results=Path(), reads_s=0.0), CheckpointManager.read_named
+
+    def read_named(manager, name):
+        if given.reads_s and own_id() == 0:
+            time.sleep(2.0)
+            die()
+        time.sleep(given.reads_s)
+        return read(manager, name)
+
+    CheckpointManager.read_named = read_named
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.05), "mse")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from kungfu.runtime.checkpoints.manifest import read_manifest, stable_names
 from kungfu.training.loop.between_steps import _start_checkpoints, complete_pending
 from kungfu.training.loop.restoring import restore_wanted
 from kungfu.training.run import Pending, Restoring, Standing
+from kungfu.training.state import registered_sync
 from kungfu.training.state.checkpoint_manager import CheckpointRequest
 from kungfu.training.state.registered_sync import PeerGroup
 from tests.training.linear import points
@@ -350,6 +352,30 @@ def test_a_peer_that_is_lost_meanwhile_leaves_the_request_to_the_others(tmp_path
 
     on_peers(2, act)
     assert all(one.pending.restoring.wanted is not None for one in records)
+
+
+def test_rank_0_reads_for_as_long_as_it_takes_and_the_others_hear_that_it_does(monkeypatch):
+    """The work ends once the peers have exchanged so many messages meanwhile."""
+    monkeypatch.setattr(registered_sync, "_TELL_EVERY_S", 0.01)
+    enough, heard = threading.Event(), [0, 0]
+
+    def act(rank: int, attachment: Any) -> bytes:
+        total = total_of(attachment)
+
+        def counting(tensors: Any, **given: Any) -> Any:
+            heard[rank] += 1
+            if min(heard) > 4:
+                enough.set()
+            return total(tensors, **given)
+
+        def work() -> bytes:
+            assert rank == 0
+            assert enough.wait(60.0), "the peers have exchanged messages"
+            return b"read" * 1000
+
+        return PeerGroup(rank, 2, counting).from_rank_0(work)
+
+    assert on_peers(2, act) == [b"read" * 1000] * 2
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------
