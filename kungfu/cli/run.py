@@ -34,7 +34,7 @@ _MOST_DESCRIPTORS = 1 << 16
 _KEEP, _MOST_KEPT = 3, 1000  # checkpoints
 # The minimum and the maximum of each option, and the range as text.
 _RANGES = {
-    **dict.fromkeys(("failures", "preemptions"), (0, math.inf, "0 (replace none) or more")),
+    **dict.fromkeys(("failures", "preemptions", "restarts"), (0, math.inf, "0 (replace none) or more")),
     "trace_limit": (0, 1e6, "from 0 (no trace) to 1000000 MB"),
     "report_every": (0.05, 3600, "from 0.05 to 3600 seconds"),
     "compare_every": (1, 1_000_000, "from 1 to 1000000 steps"),
@@ -91,7 +91,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--policy", action="append", default=[], metavar="SPEC",
         help="MODULE_OR_PATH:POLICY(ARGS), in addition to the program's; may be repeated",
     )  # fmt: skip
-    add("--logdir", type=Path, metavar="RUN", help="a new folder for the run's record (runs/DATE-TIME)")
+    add(
+        "--logdir", type=Path, metavar="RUN",
+        help="a new folder for the run's record (runs/DATE-TIME); with --restarts, also that of a job to go on with",
+    )  # fmt: skip
     add(
         "--checkpoints", type=Path, metavar="DIR",
         help="folder for checkpoints that policies request, shared by all hosts (RUN/checkpoints)",
@@ -128,6 +131,11 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--preemptions", type=int, default=1000, metavar="K", help="replace at most K peers preempted by SIGTERM (1000)"
     )
+    add(
+        "--restarts", type=int, default=0, metavar="N",
+        help="if all peers or too many hosts are lost, or kungfu-run is started again with the same --logdir, go on "
+        "from the newest checkpoint; at most N times in a row without a newer one (0: never)",
+    )  # fmt: skip
     add(
         "--inelastic", dest="scaling", action="store_const", const="inelastic", default="elastic",
         help="refuse commands that would change the peers (kungfu resize, ...); policies may still change them",
@@ -293,6 +301,16 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def _is_over(folder: Path, *, restarts: int) -> bool:
+    """Locks the folder of the record; True if the folder holds a job that has trained to its end."""
+    from kungfu.runtime.agent.restarts import is_over, lock_record
+
+    doubt = lock_record(folder)
+    if doubt and restarts:
+        print(f"kungfu-run: {doubt}", file=sys.stderr)
+    return restarts > 0 and is_over(folder)
+
+
 def _run(given: argparse.Namespace) -> int:
     """Checks a command line before creating any file or process, then runs its job; returns the exit code."""
     maximum = given.peers if given.max is None else given.max
@@ -304,22 +322,25 @@ def _run(given: argparse.Namespace) -> int:
     spares = _spares(given.spares, command, maximum=maximum)
     check_compiler(with_ops=given.attachment == "local")
     folder = given.logdir or _new_folder(hosting, time.strftime("%Y%m%d-%H%M%S"))
+    if _is_over(folder, restarts=given.restarts):
+        print(f"kungfu-run: the job in {folder} is over: its training has ended", file=sys.stderr)
+        return 0
     kept = (given.checkpoints or folder / "checkpoints").absolute()
     settings = replace(settings, checkpoints=replace(settings.checkpoints, folder=str(kept)))
     _raise_descriptor_limit()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads this on import; the import is below
     from kungfu.cli.console.run_console import make_console
-    from kungfu.runtime.agent.agent import Agent, JobSpec
+    from kungfu.runtime.agent.agent import JobSpec, run_job
     from kungfu.runtime.agent.journal.journal import Journal
 
-    journal = Journal(folder, trace_limit_bytes=round(given.trace_limit * 1e6))
+    journal = Journal(folder, trace_limit_bytes=round(given.trace_limit * 1e6), continues=given.restarts > 0)
     job = JobSpec(
         command, given.peers, settings, dict(os.environ), ReplacementLimits(given.failures, given.preemptions),
-        given.scaling, hosting.hosts, hosting.index, spares,
+        given.scaling, hosting.hosts, hosting.index, spares, given.restarts,
     )  # fmt: skip
     with make_console(journal.folder) as console:
         with exports.exporting(watched, journal.folder, report=console.remark) as running:
-            ending = Agent(job, journal=journal, console=console, listeners=running.listeners).run()
+            ending = run_job(job, journal=journal, console=console, listeners=running.listeners)
             journal.close()
             # A machine that is preempted may be gone 30 s after SIGTERM.
             running.is_preempted = (ending.leaves and not ending.failure) or ending.code == 128 + signal.SIGTERM

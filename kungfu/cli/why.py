@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from kungfu.cli.report.reader import EventRecord, Row, read_events, read_rows, r
 from kungfu.cli.report_console import ReportConsole
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_json
-from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, SpanEvent, SpanPart, of_topics
+from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, RestartedEvent, SpanEvent, SpanPart, of_topics
 from kungfu.event_log.job import fold
 from kungfu.event_log.numbers import as_json
 from kungfu.event_log.values import duration, figure, finite_number
@@ -123,7 +123,9 @@ def _print(console: Console, lines: Iterator[Text]) -> None:
 def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
     """Remarks on gaps in the metrics; if no peer was lost and all metrics were written, the metrics are not read."""
     lost = any(
-        event.topic == "recovery" or (isinstance(event, GapEvent) and event.file == "metrics.jsonl")
+        event.topic == "recovery"
+        or isinstance(event, RestartedEvent)
+        or (isinstance(event, GapEvent) and event.file == "metrics.jsonl")
         for event in record.events
     )
     metrics = folder / "metrics.jsonl"
@@ -175,9 +177,11 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
     ['steps 41 to 44 are not in metrics.jsonl']
     """
     recovered, found = {event.step for event in of_topics(events, "recovery")}, list[str]()
-    for first, last, before, after in _gaps(events, metrics, recovered):
+    for first, last, before, after in _gaps(events, metrics):
         steps, them = (f"step {first} is", "it") if first == last else (f"steps {first} to {last} are", "them")
         why = _unwritten(events, before, after)
+        if any(event.step == last for event in events if isinstance(event, RestartedEvent)):
+            why = f": kungfu-run was lost before it received {them}"
         # Survivors continue from the last step of a lost rank 0, or repeat the step before that step.
         if any(first <= step <= last or step == last - 1 for step in recovered):
             why = f": rank 0 was lost before it reported {them}"
@@ -186,7 +190,7 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
 
 
 def _gaps(
-    events: Iterable[LoggedEvent], metrics: Iterable[Row], recovered: Collection[int]
+    events: Sequence[LoggedEvent], metrics: Iterable[Row]
 ) -> Iterator[tuple[int, int, float | None, float | None]]:
     """Yields the first and the last step of each gap, and the times of the measured steps before and after the gap."""
     newest, reported_at = None, None
@@ -198,6 +202,9 @@ def _gaps(
     # There are no measured steps.
     if newest is None:
         return
+    # Some of the steps before the job was started again may have been undone.
+    events = events[1 + max((at for at, one in enumerate(events) if isinstance(one, RestartedEvent)), default=-1) :]
+    recovered = [event.step for event in of_topics(events, "recovery")]
     last = max([newest, *recovered, *(event.steps for event in events if isinstance(event, FinishedEvent))])
     if last > newest:
         yield newest + 1, last, reported_at, None

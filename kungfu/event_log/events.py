@@ -22,8 +22,9 @@ from kungfu.event_log.rule_events import *
 
 AnyEvent = (
     RecordEvent | GapEvent | UnrecordedEvent
-    | StartedEvent | EndedEvent | FailedEvent | HostJoinedEvent | HostNoticedEvent | HostLeftEvent | HostLostEvent
-    | LeaderEvent | DevicesEvent | RequestEvent | SizeLimitsEvent | SpareEvent
+    | StartedEvent | EndedEvent | FailedEvent | RestartedEvent
+    | HostJoinedEvent | HostNoticedEvent | HostLeftEvent | HostLostEvent | LeaderEvent
+    | DevicesEvent | RequestEvent | SizeLimitsEvent | SpareEvent
     | SpawnedEvent | CaughtUpEvent | OfferedEvent | MissingEvent | DismissedEvent | NoticedEvent | UnheardEvent
     | PeerEndedEvent | ProgramEndedEvent | LostEvent | BrokenEvent | RegroupingEvent | ViewEvent | PhaseEvent
     | TookOverEvent | FinishedEvent | LateEvent

@@ -18,7 +18,7 @@ from kungfu.event_log.numbers import as_float, as_whole
 from kungfu.event_log.progress import ProgressSoFar
 
 # The figures that a step has in every job, except the learning rate; other numbers are named signals of policies.
-FIGURES_OF_JOB = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
+FIGURES_OF_JOB = ("time", "step", "view", "epoch", "size", "batch", "loss", "samples_per_s")
 
 # The maximum numbers of decisions, ended peers, labels and troubles in a `Job`; the record has all of them.
 _MOST_KEPT, _MOST_ENDED, _MOST_LABELS, _MOST_TROUBLES = 200, 64, 50, 8
@@ -99,6 +99,7 @@ class JobTally(Struct, frozen=True):
         lost_peers: The number of lost peers.
         stopped_s: Seconds for which rescales and losses stopped training.
         unrecorded: The number of events that could not be written to the record.
+        steps_again: The steps that were done again after restarts.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -107,6 +108,7 @@ class JobTally(Struct, frozen=True):
     lost_peers: int = 0
     stopped_s: float = 0.0
     unrecorded: int = 0
+    steps_again: int = 0
 
     def after(self, event: events.LoggedEvent) -> JobTally:
         """The counts and sums including one more event."""
@@ -124,6 +126,8 @@ class JobTally(Struct, frozen=True):
             case events.RecoveredEvent():
                 lost_peers, stopped_s = self.lost_peers + len(event.lost), self.stopped_s + event.stop_s
                 return replace(tally, lost_peers=lost_peers, stopped_s=stopped_s)
+            case events.RestartedEvent():
+                return replace(tally, steps_again=self.steps_again + event.steps_again)
             case events.GapEvent(file="events.jsonl"):
                 return replace(tally, unrecorded=self.unrecorded + event.lines)
         return tally
@@ -139,11 +143,13 @@ class Job(Struct, frozen=True):
 
     Attributes:
         started: The start of its first peers.
+        names: The names under which it was started: a job that is started again gets another name.
         ending: Its end, or its failure.
         leader: The election of the agent that leads.
         hosts: Its hosts by id, including departed hosts; empty in a job of one host.
         peers: Its peers by id, including the most recently ended peers.
         view: The view in force.
+        restarted: Its newest restart.
         view_steps: The steps done before the view in force and each later view, by version, as far as they are known.
         phase: The number of the newest announced ``fit`` of the program; 0 before the second ``fit``.
         finished: The `FinishedEvent` of each peer that has completed this ``fit``.
@@ -174,11 +180,13 @@ class Job(Struct, frozen=True):
     """
 
     started: events.StartedEvent | None = None
+    names: tuple[str, ...] = ()
     ending: events.EndedEvent | events.FailedEvent | None = None
     leader: events.LeaderEvent | None = None
     hosts: Mapping[int, JobHost] = field(default_factory=dict)
     peers: Mapping[int, JobPeer] = field(default_factory=dict)
     view: events.ViewEvent | None = None
+    restarted: events.RestartedEvent | None = None
     view_steps: Mapping[int, int] = field(default_factory=dict)
     phase: int = 0
     finished: tuple[events.FinishedEvent, ...] = ()
@@ -298,9 +306,11 @@ class Job(Struct, frozen=True):
         job = replace(self, tally=self.tally.after(event), last_at=last_at)
         match event:
             case events.StartedEvent():
-                return replace(job, started=event, wanted=event.size)
+                return replace(job, started=event, names=(*job.names, event.job), wanted=event.size)
             case events.EndedEvent():
                 return replace(job, ending=event)
+            case events.RestartedEvent():
+                return job._restarted(event)
             case events.FailedEvent():
                 job = job if job.peer(event.peer).is_dismissed else job._in_trouble(event)
                 return replace(job._without_waiting(), ending=event)
@@ -402,7 +412,7 @@ class Job(Struct, frozen=True):
             self,
             newest=figures,
             known={**self.known, **numbers},
-            steps=max(self.steps, as_whole(figures.get("step")) or 0),
+            steps=self._steps_after(figures),
             progress=self.progress.after_step(figures),
             speeds=(_speeds(fractions) if isinstance(fractions, Mapping) else {}) or speeds,
         )
@@ -413,6 +423,12 @@ class Job(Struct, frozen=True):
     def _at_barrier(self, step: int) -> Job:
         """The job with a barrier at ``step`` in which a rule fired; several rules at one barrier count as one."""
         return replace(self, barriers=self.barriers + (step != self.rules_step), rules_step=step)
+
+    def _steps_after(self, figures: Mapping[str, Any]) -> int:
+        step, view = as_whole(figures.get("step")) or 0, as_whole(figures.get("view")) or 0
+        newest = as_whole(self.newest.get("view")) or 0
+        # A restart has undone the steps of older views after its checkpoint.
+        return step if view > newest else max(self.steps, step) if view == newest else self.steps
 
     # ---- hosts and peers ---------------------------------------------------------------------------------------------
 
@@ -439,7 +455,7 @@ class Job(Struct, frozen=True):
             since = one.since if one.state == "training" else event.time
             peers[peer] = replace(one, rank=rank, state="training", since=since)
         steps = {version: step for version, step in self.view_steps.items() if version >= event.version}
-        trained_at = self.trained_at if self.view else event.time
+        trained_at = event.time if self.trained_at is None else self.trained_at
         return replace(self, view=event, view_steps=steps, peers=peers, trained_at=trained_at)
 
     def _ended(self, peer: int, event: events.LoggedEvent, how: str) -> Job:
@@ -465,6 +481,20 @@ class Job(Struct, frozen=True):
             return job
         late = job.late_joiners or tuple(map(self.peer, self.joiners))
         return replace(job, finished=(*job.finished, event), late_joiners=late)
+
+    def _restarted(self, event: events.RestartedEvent) -> Job:
+        """The job without its processes, hosts, requests and limits, which a restart ends, and with its history."""
+        job = self
+        for peer in [peer for peer, one in self.peers.items() if one.state != "ended"]:
+            job = job._ended(peer, event, "the job was started again")
+        is_before = (as_whole(self.newest.get("view")) or 0) < event.first_view  # lines of metrics may come first
+        steps, progress = event.step if is_before else self.steps, self.progress.begun_again()
+        requests = {id: one for id, one in self.requests.items() if one.state != "accepted"}
+        return replace(
+            job._without_waiting(), restarted=event, ending=None, leader=None, hosts={}, view=None, view_steps={},
+            phase=0, finished=(), late_joiners=(), awaited=0, wanted=event.size, base=None, requests=requests,
+            limits=None, not_finite={}, speeds={}, steps=steps, progress=progress,
+        )  # fmt: skip
 
     # ---- decisions ---------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from kungfu.event_log.values import counted, duration, figure, held_words
 
 __all__ = [
     "DevicesEvent", "EndedEvent", "FailedEvent", "GapEvent", "HostJoinedEvent", "HostLeftEvent", "HostLostEvent",
-    "HostNoticedEvent", "LeaderEvent", "RecordEvent", "RequestEvent", "SizeLimitsEvent", "StartedEvent",
-    "UnrecordedEvent",
+    "HostNoticedEvent", "LeaderEvent", "RecordEvent", "RequestEvent", "RestartedEvent", "SizeLimitsEvent",
+    "StartedEvent", "UnrecordedEvent",
 ]  # fmt: skip
 
 # ---- the record itself -----------------------------------------------------------------------------------------------
@@ -87,13 +87,64 @@ class StartedEvent(LoggedEvent, frozen=True, kw_only=True, tag="started"):
 
 
 class EndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="ended"):
-    """The job ended because its training ended or a signal arrived; ``host`` is set in a job of several hosts."""
+    """The job ended because its training ended or a signal arrived; ``host`` is set in a job of several hosts.
+
+    ``code`` is the job's exit code: 0 if its training is over."""
 
     reason: str
     host: int | None = None
+    code: int = 0
 
     def one_line(self) -> str:
         return f"ended: {self.reason}"
+
+
+class RestartedEvent(LoggedEvent, frozen=True, kw_only=True, tag="restarted"):
+    """The job starts again in the same record, from its newest checkpoint or from the beginning.
+
+    Attributes:
+        why: The end of the run before.
+        nth: The number of restarts in a row without a newer checkpoint, including this one; 0 after a signal.
+        limit: The number of such restarts that ``--restarts`` permits.
+        path: The checkpoint; empty if training starts from the beginning, or as ``--resume`` says.
+        step: The steps of the checkpoint; 0 without one.
+        steps_again: The recorded steps after the checkpoint, which are done again.
+        size: The number of peers that start.
+        first_peer: The first id of the peers that start.
+        first_view: The version of their first view.
+        damaged: Newer checkpoints that cannot be read.
+    """
+
+    topic: ClassVar[Topic] = "loss"
+    why: str
+    nth: int
+    limit: int
+    path: str = ""
+    step: int = 0
+    steps_again: int = 0
+    size: int
+    first_peer: int
+    first_view: int
+    damaged: tuple[str, ...] = ()
+
+    def one_line(self) -> str:
+        """The restart in one line.
+
+        Examples:
+            >>> print(RestartedEvent(why="killed", nth=1, limit=3, size=2, first_peer=2, first_view=4).one_line())
+            the job starts again from the beginning: killed
+        """
+        return f"the job starts again from {self.path or 'the beginning'}: {self.why}"
+
+    def headline(self) -> str:
+        where = f"checkpoint of step {figure(self.step)}" if self.path else "beginning"
+        return f"the job starts again from the {where}: {self.why}"
+
+    def details(self) -> tuple[str, ...]:
+        again = f"{counted(self.steps_again, 'step')} {'is' if self.steps_again == 1 else 'are'} done again"
+        lost = (f"{path} is newer, and cannot be read" for path in self.damaged)
+        count = f"restart {figure(self.nth)} of {figure(self.limit)} in a row without a newer checkpoint"
+        return (*([self.path] if self.path else []), *lost, again, *([count] if self.nth else []))
 
 
 class FailedEvent(LoggedEvent, frozen=True, kw_only=True, tag="failed"):

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 __all__ = ["RECORD_VERSION", "LoggedEvent", "Topic"]
 
-RECORD_VERSION = 5
+RECORD_VERSION = 6
 
 # JSON has no NaN and no infinity: files contain their names.
 Number = float | Literal["NaN", "Infinity", "-Infinity"]

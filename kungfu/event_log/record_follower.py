@@ -73,7 +73,7 @@ class JobWatcher:
     Of the metrics, the first look reads only the last ``newest_bytes``.
 
     >>> from tempfile import TemporaryDirectory
-    >>> lines = '{"event": "record", "version": 5}', '{"event": "spawned", "peer": 0, "pid": 7}', ""
+    >>> lines = '{"event": "record", "version": 6}', '{"event": "spawned", "peer": 0, "pid": 7}', ""
     >>> with TemporaryDirectory() as folder:
     ...     _ = Path(folder, "events.jsonl").write_text(chr(10).join(lines))
     ...     JobWatcher(Path(folder)).look().joiners

@@ -335,7 +335,7 @@ def _attach(attached: Attached, connection: JobConnection, custom: CustomStep | 
         combine=_combine_of(attached, "layers"),
         sync=attached.sync,
     )
-    if custom is not None and connection.peer == 0:
+    if custom is not None and connection.number == 0:
         print(custom.note(model), file=sys.stderr)
     return calls
 

@@ -89,6 +89,7 @@ class Settings:
         checkpoints: The folder for checkpoints, and the checkpoint to resume from.
         report_s: Seconds between two reports of steps.
         compare_every: Steps between two comparisons of the state that must be the same on all peers.
+        first_peer: The first id of the peers that started last; above 0 if the job was started again.
         joiner_page: The path of the ``JoinerPage`` of the peer's host; empty if there is none.
     """
 
@@ -104,6 +105,7 @@ class Settings:
     checkpoints: CheckpointSettings = CheckpointSettings()
     report_s: float = 2.0
     compare_every: int = 100
+    first_peer: int = 0
     joiner_page: str = ""
 
     @property

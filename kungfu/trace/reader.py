@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,7 +204,7 @@ def _gather(text: str, gathered: _Gathered, *, where: str) -> None:
 def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
     """Yields the complete steps; a step that a failure undid is yielded once, as recorded in the later view."""
     # Sorted by step and view, so that the mapping keeps the last view in which a step was done.
-    latest = dict(sorted(gathered.steps))
+    latest = dict(sorted(_undone_left_out(gathered)))
     before: int | None = None
     lacking: list[tuple[int, str]] = []
     for step, view in latest.items():
@@ -222,6 +223,19 @@ def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
         fired = _read(shares[0].get("fired", {}))
         yield RecordedStep(step, view, local, {"step": step, **_read(shares[0]["agreed"])}, fired)
     gathered.remarks += _left_out(lacking)
+
+
+def _undone_left_out(gathered: _Gathered) -> Iterator[tuple[int, int]]:
+    """Yields the step and view of each step that counts: a view that begins after step n undoes later steps of older
+    views, as many as were done since the checkpoint if the job was started again."""
+    begins: dict[int, int] = {}
+    for after, view in gathered.snapshots:
+        begins[view] = min(after, begins.get(view, after))
+    undone_after, last = dict[int, float](), math.inf  # by view: the steps that no newer view undoes
+    for view in sorted({*begins, *(view for _, view in gathered.steps)}, reverse=True):
+        undone_after[view] = last
+        last = min(last, begins.get(view, last))
+    return ((step, view) for step, view in gathered.steps if step <= undone_after[view])
 
 
 def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:

@@ -172,7 +172,10 @@ def _enter(playing: _Playing, step: RecordedStep) -> None:
     before, replaying = playing.previous, playing.replay
     if before is None or before.view == step.view:
         return
-    replaying.rescale(step.size, stayed=_survivors(playing, before, step))
+    stayed = _survivors(playing, before, step)
+    # If no peer stays, the job was started again, and its folds are those of the checkpoint that rank 0 has written.
+    replaying.rescale(step.size, stayed=stayed or [0])
+    playing.is_lost = playing.is_lost or not stayed
     # A view begins with a snapshot, which shows whether the replay handled the change as the run did.
     snapshot = playing.against.get((_done_before(step), step.view))
     if snapshot is not None and not playing.is_lost and _done_before(step) == before.step:

@@ -75,7 +75,7 @@ def test_a_line_or_an_object_that_is_no_event_is_refused() -> None:
 
 def test_a_record_of_another_version_or_of_none_is_refused_with_both_numbers() -> None:
     check_version(RecordEvent(version=RECORD_VERSION), where="a")
-    with pytest.raises(UsageError, match="a: this record is of version 2, and this kungfu reads version 5"):
+    with pytest.raises(UsageError, match=f"a: this record is of version 2, .* reads version {RECORD_VERSION}"):
         check_version(RecordEvent(version=2), where="a")
     for first in (None, made(event="view")):
         with pytest.raises(UsageError, match="does not say its version"):

@@ -106,3 +106,31 @@ def test_the_first_host_leads_until_another_is_elected() -> None:
     elected = job.after(made(event="head", host=1, name="b", term=2))
     assert (elected.is_led_by(0), elected.is_led_by(1)) == (False, True)
     assert not fold([made(event="view", peers=[3])]).is_led_by(0), "it is back in a job that goes on"
+
+
+def test_a_job_that_was_started_again_has_its_history_and_none_of_its_processes() -> None:
+    before = fold([
+        made(event="started", job="a", size=2), made(event="host", host=0, name="h", pid=7),
+        made(event="spawned", peer=0, pid=8), made(event="spawned", peer=1, pid=9),
+        made(event="view", time=5.0, version=1, peers=[0, 1]), made(event="decision", rule="grow", size=2, asked=3),
+        made(event="request", id="r", state="accepted"), made(event="request", id="s", state="refused"),
+        made(event="failed", peer=0, error="killed", code=1),
+    ])  # fmt: skip
+    undone = [{"step": step, "view": 1, "size": 2} for step in (80, 100)]
+    anew = made(event="restarted", why="killed", path="c/step-80", step=80, steps_again=20, size=2, first_peer=2,
+                first_view=3)  # fmt: skip
+    job = before.after_step(undone[0]).after_step(undone[1]).after(anew)
+    assert (job.steps, job.size, job.members, job.joiners, job.ending, job.hosts) == (80, 0, (), (), None, {})
+    assert {peer: (one.state, one.how) for peer, one in job.peers.items()} == dict.fromkeys(
+        (0, 1), ("ended", "the job was started again")
+    )
+    assert ([*job.requests], job.waiting, job.tally.steps_again, job.trained_at) == (["s"], (), 20, 5.0)
+
+    job = job.after(made(event="started", job="b", size=2)).after(made(event="spawned", peer=2, pid=10))
+    job = job.after(made(event="view", time=9.0, version=3, peers=[2])).after_step({"step": 81, "view": 3})
+    assert (job.steps, job.members, job.names, job.trained_at) == (81, (2,), ("a", "b"), 5.0)
+    assert job.after_step({"step": 99, "view": 1}).steps == 81, "a line that came late"
+
+    # The page reads the steps of a part of the record before its events.
+    first = Job().after_step(undone[1]).after_step({"step": 81, "view": 3})
+    assert first.after(anew).steps == first.steps == 81

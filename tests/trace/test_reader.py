@@ -11,7 +11,7 @@ import pytest
 from kungfu.compiler import compile_policies, explain
 from kungfu.errors import UsageError
 from kungfu.policies import gns_batch
-from kungfu.trace import parse_trace, read_plan, read_trace
+from kungfu.trace import parse_trace, read_plan, read_trace, replay
 from tests.trace.recorded import recorded, texts, written
 
 PLAN = compile_policies([gns_batch(max_peers=4, every=4, decay=0.5, min_estimates=2)])
@@ -118,3 +118,21 @@ def test_a_trace_without_a_whole_step_or_of_another_schema_is_refused() -> None:
 def test_a_snapshot_that_a_peer_did_not_take_is_none() -> None:
     given = [one for one in lines() if not (one.get("after") == 5 and one["rank"] == 1)]
     assert [one.after for one in parse_trace(texts(given)).snapshots] == [0, 6, 10, 12, 15]
+
+
+def test_steps_of_older_views_after_the_beginning_of_a_newer_one_were_undone() -> None:
+    """The job was started again from a checkpoint of step 10, and has not come as far as before."""
+    before = recorded(PLAN)
+    again = [
+        {**line, "view": 5, "peer": line["peer"] + 9} if "peer" in line else {**line, "view": 5}
+        for line in before
+        if line.get("view") == 2 and (line.get("after") == 10 or line.get("step", 0) > 10)
+    ]
+    trace = parse_trace(texts([*before, *again]))
+    assert [(one.step, one.view) for one in trace.steps] == [
+        (step, 1 if step < 7 else 2 if step < 11 else 5) for step in range(1, 13)
+    ]
+    assert trace.remarks == ()
+    replayed = replay(PLAN, trace, whose="the run's")
+    assert (replayed.differences, replayed.remarks) == ((), ())
+    assert [one.step for one in replayed.decisions] == [one.step for one in trace.steps if one.fired]

@@ -74,6 +74,9 @@ _COUNTERS: Mapping[str, Figure] = {
         "Losses of peers that the others survived.", lambda job: job.tally.counts.get("recovered", 0)
     ),
     "kungfu_lost_peers": ("Peers that were lost.", lambda job: job.tally.lost_peers),
+    "kungfu_restarts": (
+        "Starts of the job after a loss, from a checkpoint.", lambda job: job.tally.counts.get("restarted", 0)
+    ),
     "kungfu_refusals": ("Changes whose peers could not be had.", lambda job: job.tally.counts.get("refused", 0)),
 }  # fmt: skip
 # The commands that change the size or the peers.

@@ -11,6 +11,7 @@ from kungfu.event_log.events import (
     LoggedEvent,
     LostEvent,
     PeerEndedEvent,
+    RestartedEvent,
     SetEvent,
     SettingRun,
     ViewEvent,
@@ -63,7 +64,8 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
     'training begins with 2 peers: peers 0 and 1'
     """
     began = next((event.time for event in events if event.time is not None), None)
-    causes = [paragraph(event, None) for event in events if isinstance(event, FailedEvent)]
+    restarted = max((at for at, event in enumerate(events) if isinstance(event, RestartedEvent)), default=-1)
+    causes = [paragraph(event, None) for event in events[restarted + 1 :] if isinstance(event, FailedEvent)]
     return [*causes, *_course(events, began), conclusion(fold(events), now)]
 
 
@@ -121,6 +123,9 @@ def conclusion(job: Job, now: float | None = None) -> Paragraph:
     stood = stood_still(job)
     share = f" ({100 * job.tally.stopped_s / lasting:.2g} % of it)" if lasting and stood else ""
     details = [f"{changes(job)}{stood}{share}", *_finishers(job)]
+    if restarts := job.tally.counts.get("restarted"):
+        again = counted(job.tally.steps_again, "step")
+        details.append(f"{counted(restarts, 'restart')}, after which {again} {_were(job.tally.steps_again)} done again")
     details += [
         f"the {one.what} is no number since step {figure(one.step)}, where it became {figure(one.value)}"
         for one in job.not_finite.values()
@@ -139,6 +144,10 @@ def conclusion(job: Job, now: float | None = None) -> Paragraph:
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
     return Paragraph(None, _so_far(job, lasting) if runs else took, tuple(details))
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _so_far(job: Job, lasting: float | None) -> str:

@@ -2,20 +2,20 @@
 
 A record of tens of millions of steps would not fit in memory. The step numbers of a record increase, except for steps
 that a failure undid and survivors soon repeat. Therefore bisection finds a step, and sorting within a window of a few
-thousand lines yields the steps in order.
+thousand lines yields the steps in order. Steps that were undone because the job was started again are left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import check_version, event_in, row_in
-from kungfu.event_log.events import AnyEvent, RecordEvent, StartedEvent
+from kungfu.event_log.events import AnyEvent, RecordEvent, RestartedEvent, StartedEvent
 from kungfu.event_log.values import finite_number
 
 Row = Mapping[str, Any]
@@ -92,17 +92,18 @@ def nothing_in(path: Path) -> UsageError:
 
 
 def read_rows(folder: Path) -> Iterator[Row]:
-    """Yields the figures of each step in the order of the file; lines without figures are skipped.
+    """Yields the figures of each step that counts, in the order of the file; lines without figures are skipped.
 
     Raises:
         UsageError: There is no such file, or the file has no figures.
     """
-    is_empty = True
+    is_empty, restarts = True, _restarts(folder)
     with open_record(folder, _METRICS) as lines:
         for line in lines:
             if (row := row_in(line)) is not None:
                 is_empty = False
-                yield row
+                if not _is_undone(row, restarts):
+                    yield row
     if is_empty:
         raise nothing_in(folder / _METRICS)
 
@@ -113,12 +114,13 @@ def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator
     Raises:
         UsageError: There is no such file.
     """
+    restarts = _restarts(folder)
     with open_record(folder, _METRICS) as file:
-        file.seek(_offset_before(file, first))
+        file.seek(_offset_before(file, first, restarts))
         for line in file:
             row = row_in(line)
             step = None if row is None else finite_number(row.get("step"))
-            if row is None or step is None or step < first:
+            if row is None or step is None or step < first or _is_undone(row, restarts):
                 continue
             if step > last:
                 return
@@ -127,9 +129,10 @@ def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator
 
 def newest_step(folder: Path) -> float:
     """The newest step of a record, from its last lines; raises ``UsageError`` if these lines have no step."""
+    restarts = _restarts(folder)
     with open_record(folder, _METRICS) as file:
         file.seek(max(0, file.seek(0, 2) - _CHUNK_BYTES))
-        rows = filter(None, map(row_in, file))
+        rows = [row for row in map(row_in, file) if row and not _is_undone(row, restarts)]
         steps = [step for row in rows if (step := finite_number(row.get("step"))) is not None]
     if not steps:
         raise nothing_in(folder / _METRICS)
@@ -159,12 +162,34 @@ def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
         yield step, held[step]
 
 
-def _offset_before(file: BinaryIO, step: float) -> int:
+def _restarts(folder: Path) -> list[RestartedEvent]:
+    """The restarts of a job in its record; none if the record has no events."""
+    try:
+        with (folder / "events.jsonl").open("rb") as lines:
+            found = (event_in(line) for line in lines if b'"restarted"' in line)
+            return [event for event in found if isinstance(event, RestartedEvent)]
+    except OSError:
+        return []
+
+
+def _step_kept(row: Row, restarts: Iterable[RestartedEvent]) -> float | None:
+    """The step of a row; if restarts have undone the step, the step of their earliest checkpoint."""
+    step, view = finite_number(row.get("step")), finite_number(row.get("view"))
+    if step is None or view is None:
+        return step
+    return min([step, *(one.step for one in restarts if view < one.first_view)])
+
+
+def _is_undone(row: Row, restarts: Iterable[RestartedEvent]) -> bool:
+    return _step_kept(row, restarts) != finite_number(row.get("step"))
+
+
+def _offset_before(file: BinaryIO, step: float, restarts: Sequence[RestartedEvent]) -> int:
     """A byte offset shortly before the first line of `step`; the offset may lie within a line."""
     low, high = 0, file.seek(0, 2)
     while high - low > _NEAR_BYTES:
         middle = (low + high) // 2
-        found = _step_after(file, middle, high)
+        found = _step_after(file, middle, high, restarts)
         # There is no complete line between the offsets, or the found line is one of the wanted lines.
         if found is None or found >= step:
             high = middle
@@ -173,13 +198,13 @@ def _offset_before(file: BinaryIO, step: float) -> int:
     return low
 
 
-def _step_after(file: BinaryIO, offset: int, end: int) -> float | None:
-    """The step of the first complete line after an offset; ``None`` if no such line begins before `end`."""
+def _step_after(file: BinaryIO, offset: int, end: int, restarts: Sequence[RestartedEvent]) -> float | None:
+    """The step, see `_step_kept`, of the first complete line after an offset; ``None`` if none begins before `end`."""
     file.seek(offset)
     offset += len(file.readline())
     while offset < end and (line := file.readline()):
         offset += len(line)
         row = row_in(line)
-        if row is not None and (step := finite_number(row.get("step"))) is not None:
+        if row is not None and (step := _step_kept(row, restarts)) is not None:
             return step
     return None

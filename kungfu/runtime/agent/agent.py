@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
-from kungfu.event_log.events import DevicesEvent, PeerEndedEvent
+from kungfu.event_log.events import DevicesEvent, EndedEvent, FailedEvent, PeerEndedEvent
+from kungfu.event_log.values import counted, duration
 from kungfu.runtime.agent.agent_service import AgentService
 from kungfu.runtime.agent.consensus.consensus_service import HostService, LeaderLost, may_be_up
 from kungfu.runtime.agent.consensus.election import NoQuorum, elect
@@ -33,6 +34,7 @@ from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import Console, HostRecorder, RecordListener
 from kungfu.runtime.agent.leader import Leader, QueueFlush
+from kungfu.runtime.agent.restarts import UnreadableCheckpoints, plan_restart, restarted
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.checkpoints.folder import FolderInUse, claim, release
 from kungfu.runtime.core.cluster import events as decided
@@ -53,12 +55,47 @@ from kungfu.runtime.job_api.job_file import JobFile, end_job_file, identify_proc
 from kungfu.runtime.job_api.job_service import JobService
 from kungfu.runtime.settings import Settings
 
-__all__ = ["Agent", "Ending", "JobSpec"]
+__all__ = ["Agent", "Ending", "JobSpec", "run_job"]
 
 _TICK_S, _IDLE_TICK_S = 0.2, 1.0
 _LOOK_S = 0.25
 _EXITS_WITHIN_S = 2.0  # the output of a peer that has ended is read for up to a second
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PEERS_END_WITHIN_S = 10.0
+_LONGEST_PAUSE_S = 60.0
+
+
+def run_job(job: JobSpec, *, journal: Journal, console: Console, listeners: Sequence[RecordListener] = ()) -> Ending:
+    """Runs this host's part of a job, and again from the newest checkpoint as long as ``--restarts`` permits.
+
+    Between two runs this host pauses for 1, 2, 4, ... seconds, at most a minute. A host without a majority asks the
+    other hosts for admission again.
+    """
+    ending = Agent(job, journal=journal, console=console, listeners=listeners).run()
+    while ending.restarts or (ending.code == NO_QUORUM_CODE and job.restarts):
+        lost = ending.failure.text if ending.failure else ""
+        pause_s = min(_LONGEST_PAUSE_S, 2.0 ** max(0, ending.restarts - 1))
+        console.line("kungfu-run", f"{lost}; the job starts again in {duration(pause_s)}")
+        if (number := _signal_within(pause_s)) is not None:
+            journal.write(EndedEvent(reason=signal.Signals(number).name, code=128 + number))
+            end_job_file(journal.folder, code=128 + number, now=time.time())
+            return Ending(128 + number)
+        again = replace(job, lost=lost if ending.restarts else "")
+        ending = Agent(again, journal=journal, console=console, listeners=listeners).run()
+    return ending
+
+
+def _signal_within(seconds: float) -> int | None:
+    """Waits for a signal that ends the job; ``None`` if none comes in time."""
+    received, until = list[int](), time.monotonic() + seconds
+    previous = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in _SIGNALS}
+    try:
+        while not received and time.monotonic() < until:
+            time.sleep(_TICK_S)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return received[0] if received else None
 
 
 class Agent:
@@ -120,7 +157,8 @@ class Agent:
             if ending is not None and ending.failure is not None:
                 self._record_exits()
             release(Path(self._context.settings.checkpoints.folder))  # no process of this host writes to it any more
-            end_job_file(self._journal.folder, code=ending.code if ending else 1, now=time.time())
+            if ending is None or not ending.restarts:
+                end_job_file(self._journal.folder, code=ending.code if ending else 1, now=time.time())
             for number, handler in previous.items():
                 signal.signal(number, handler)
             server.stop()
@@ -183,11 +221,20 @@ class Agent:
             # A signal came during the request for admission.
             if interrupts:
                 return Ending(128 + interrupts[0].number)
-            settings = admitted.settings if admitted else replace(settings, job=secrets.token_hex(4))
+            settings = admitted.settings if admitted else settings
+        founds = not self._several_hosts or admitted is None
+        # A job that is started again gets another name, so that nothing of the run before is taken for its own.
+        if founds and (self._several_hosts or context.job.restarts):
+            settings = replace(settings, job=secrets.token_hex(4))
         try:
             self._claim_checkpoints(settings)
-        except FolderInUse as error:
-            return Ending(2, Failure(-1, str(error), 2))
+            restart = plan_restart(self._journal.folder, context.job) if founds and context.job.restarts else None
+        except (FolderInUse, UnreadableCheckpoints) as error:
+            return self._failed(str(error), 2 if isinstance(error, FolderInUse) else 1)
+        if restart is not None and restart.nth > restart.limit:
+            count = counted(restart.limit, "restart")
+            return self._failed(f"{restart.why}; {count} in a row brought no newer checkpoint (--restarts)", 1)
+        settings = settings if restart is None else restarted(settings, restart)
         self._context = context = replace(context, settings=settings)
         content = JobFile(
             settings.job, settings.agent, settings.secret, os.getpid(), time.time(),
@@ -199,18 +246,33 @@ class Agent:
             self._role = Follower(context)
             context.consensus.follow(settings.job, admitted.leader, admitted.term)
             return None
-        leader = self._role = Leader(context)
+        leader = self._role = Leader(context, restart=restart)
         context.consensus.become_leader(settings.job, 1)
         return leader.begin()
+
+    def _failed(self, why: str, code: int) -> Ending:
+        """Records a failure of the job before its start, and returns the ending."""
+        self._context.recorder.event(FailedEvent(peer=-1, error=why, code=code))
+        return Ending(code, Failure(-1, why, code))
 
     def _claim_checkpoints(self, settings: Settings) -> None:
         """Reserves an explicitly named checkpoint folder for this job; raises ``FolderInUse`` if another job uses it.
 
         The default folder, in the folder of the record, is created and claimed by the writer of the first checkpoint.
+        The peers of a kungfu-run that was killed end a moment later, and write to the folder until then.
         """
-        folder = Path(settings.checkpoints.folder)
-        if folder.parent != self._journal.folder.absolute():
-            claim(folder, f"job {settings.job}")
+        folder, until = Path(settings.checkpoints.folder), time.monotonic() + _PEERS_END_WITHIN_S
+        if folder.parent == self._journal.folder.absolute() and not folder.exists():
+            return
+        while True:
+            try:
+                claim(folder, f"job {settings.job}")
+            except FolderInUse:
+                if not self._job.restarts or time.monotonic() > until:
+                    raise
+                time.sleep(_TICK_S)
+            else:
+                return
 
     def _record_devices(self) -> None:
         """Records how the slots share the devices of this host, unless each slot has exactly one."""

@@ -34,6 +34,8 @@ class JobSpec:
         hosts: The hosts of the job; by default only this machine, with room for every peer.
         own_host: The number of this host in ``hosts``.
         spares: The number of peers that get ready before the job wants them, and the stage at which they wait.
+        restarts: The number of restarts in a row without a newer checkpoint after which the job ends.
+        lost: The failure by which this process has lost the job before, if the job is started again.
     """
 
     command: tuple[str, ...]
@@ -45,6 +47,8 @@ class JobSpec:
     hosts: tuple[Host, ...] = (Host("127.0.0.1", 1 << 16, 0),)
     own_host: int = 0
     spares: SpareLimits = field(default_factory=SpareLimits)
+    restarts: int = 0
+    lost: str = ""
 
     @property
     def deadlines(self) -> Deadlines:
@@ -65,25 +69,27 @@ class Ending:
         failure: The root failure, if any.
         leaves: True if only this host leaves the job and the others continue, or may continue.
         raised: The exceptions that caused the loss of peers, by peer.
+        restarts: The number of restarts in a row, with the one that follows; 0 if none follows.
     """
 
     code: int
     failure: Failure | None = None
     leaves: bool = False
     raised: Mapping[int, str] = field(default_factory=dict)
+    restarts: int = 0
 
     @classmethod
     def from_message(cls, end: pb.JobEnd, *, leaves: bool = False) -> Ending:
         """The ending of a host that is told the end of the job."""
         failure = Failure(end.peer, end.why, end.code, tuple(end.output), end.chosen) if end.failed else None
-        return cls(end.code, failure, leaves)
+        return cls(end.code, failure, leaves, restarts=end.restarts)
 
     def to_message(self) -> pb.JobEnd:
         """The end of the job for other hosts."""
         said = self.failure or Failure(-1, "", self.code)
         return pb.JobEnd(
             code=self.code, failed=self.failure is not None, why=said.text, peer=said.peer, output=said.output,
-            chosen=said.chosen,
+            chosen=said.chosen, restarts=self.restarts,
         )  # fmt: skip
 
 

@@ -40,8 +40,11 @@ class QueueFlush:
 class Leader:
     """Decides for the whole job, from the start of the job or from the loss of the previous leader."""
 
-    def __init__(self, context: AgentContext, *, elected: Elected | None = None) -> None:
+    def __init__(
+        self, context: AgentContext, *, elected: Elected | None = None, restart: events.RestartedEvent | None = None
+    ) -> None:
         self._context, self._job, self._clock = context, context.job, context.clock
+        self._restart = restart
         self._has_followers = len(self._job.hosts) > 1
         self._controller = JobController(context, elected)
         # The running peers according to the previous leader's state; some of its last commands may be lost.
@@ -69,6 +72,9 @@ class Leader:
         if self._elected is not None:
             return self._take_over(self._elected)
         self._controller.incarnations[self._job.own_host] = self._context.consensus.incarnation
+        if self._restart is not None:
+            self._admissions.append(self._context.recorder.event(self._restart, shown=True))
+            self._controller.requests.on_record(self._restart)
         self._record_host(self._job.own_host, os.getpid())
         supervisor = self._context.supervisor
         return self._add_host(self._job.own_host, supervisor.threads, len(supervisor.devices))
@@ -177,11 +183,14 @@ class Leader:
         # Other hosts are still to come.
         if len(hosts.slots) < len(job.hosts):
             return None
-        settings = self._context.settings
+        settings, again = self._context.settings, self._restart
+        size, first = job.size, dict[str, int]()
+        if again is not None:
+            size, first = again.size, {"first_peer": again.first_peer, "first_view": again.first_view}
         self._controller.record(
             events.StartedEvent(
                 job=settings.job,
-                size=job.size,
+                size=size,
                 command=job.command,
                 attachment=settings.attachment,
                 spares=job.spares.number,
@@ -189,7 +198,7 @@ class Leader:
             ),
             shown=True,
         )
-        return self._controller.apply(start_job(job.size, limits=job.limits, now=self._clock(), hosts=hosts))
+        return self._controller.apply(start_job(size, limits=job.limits, now=self._clock(), hosts=hosts, **first))
 
     def _check_missing_hosts(self) -> Ending | None:
         limit_s = self._job.deadlines.ready_s

@@ -22,7 +22,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,8 @@ _PUBLISHED = "published"  # a file in each checkpoint, with its number and the j
 _MOST_DIGITS = 18
 _LOCK = ".lock"
 _LONGEST_WRITER = 256
-_held: dict[Path, int] = {}  # file descriptors of this process, by folder
+_WRITES = "writes its checkpoints there, and two jobs would remove each other's"
+_held: dict[Path, int] = {}  # file descriptors of this process, by lock
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,30 @@ def find(path: Path) -> Path | None:
     return newest
 
 
+def newest_whole(folder: Path, jobs: Collection[str]) -> tuple[Path | None, list[Path]]:
+    """The newest complete checkpoint that one of ``jobs`` has written to a folder, and the newer ones that are damaged.
+
+    A checkpoint whose files have the right sizes counts as complete; their contents are checked when they are loaded.
+    """
+    damaged = list[Path]()
+    paths = [path.parent for path in folder.glob(f"{_NUMBERED}*/{_PUBLISHED}")]
+    for path in sorted(paths, key=_number, reverse=True):
+        if _job(path) not in jobs:
+            continue
+        if _is_whole(path):
+            return path, damaged
+        damaged.append(path)
+    return None, damaged
+
+
+def _job(path: Path) -> str:
+    """The job that wrote a checkpoint; empty if it is not known."""
+    try:
+        return (path / _PUBLISHED).read_text(errors="replace").partition(" ")[2].strip()
+    except OSError:
+        return ""
+
+
 def _name(step: int) -> str:
     return f"{_NUMBERED}{step:08d}"
 
@@ -236,11 +261,17 @@ def _sync(path: Path) -> None:
 
 
 class FolderInUse(UsageError):  # noqa: N818 - a state of the folder
-    """Another job writes its checkpoints to the folder."""
+    """Another job uses the folder."""
 
 
-def claim(folder: Path, writer: str) -> bool:
+def claim(folder: Path, writer: str, *, lock: str = _LOCK, what: str = _WRITES) -> bool:
     """Claims a folder for a job until this process ends or calls `release`; creates the folder if it is missing.
+
+    Args:
+        folder: The folder.
+        writer: The job; processes with the same writer share the claim.
+        lock: The name of the file that is locked: claims of different locks are independent.
+        what: The use of the folder, for the error of another process that claims it.
 
     Returns:
         True if no other job can claim the folder; False if the file system has no locks or denies this user a lock.
@@ -251,7 +282,7 @@ def claim(folder: Path, writer: str) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(folder):
-            _share(folder, writer)
+            _share(folder / lock, writer, what)
     except OSError:
         return False
     return True
@@ -259,15 +290,19 @@ def claim(folder: Path, writer: str) -> bool:
 
 def release(folder: Path) -> None:
     """Releases this process's claim on a folder, if there is one."""
-    if (descriptor := _held.pop(folder, None)) is not None:
+    _close(folder / _LOCK)
+
+
+def _close(lock: Path) -> None:
+    if (descriptor := _held.pop(lock, None)) is not None:
         os.close(descriptor)
 
 
-def _share(folder: Path, writer: str) -> None:
-    if folder not in _held or not _is_in_place(_held[folder], folder):
-        release(folder)
-        _held[folder] = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    descriptor = _held[folder]
+def _share(lock: Path, writer: str, what: str) -> None:
+    if lock not in _held or not _is_in_place(_held[lock], lock):
+        _close(lock)
+        _held[lock] = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    descriptor = _held[lock]
     holder = os.pread(descriptor, _LONGEST_WRITER, 0).decode(errors="replace").strip()
     try:
         if holder != writer:
@@ -277,20 +312,19 @@ def _share(folder: Path, writer: str) -> None:
         fcntl.lockf(descriptor, fcntl.LOCK_SH)
     # Another job holds the lock.
     except BlockingIOError:
-        release(folder)
+        _close(lock)
         raise FolderInUse(
-            f"{folder} is in use: {holder} writes its checkpoints there, and two jobs would remove each other's; give "
-            "another folder, or wait for the end of that job"
+            f"{lock.parent} is in use: {holder} {what}; give another folder, or wait for the end of that job"
         ) from None
     except OSError:
-        release(folder)
+        _close(lock)
         raise
 
 
-def _is_in_place(descriptor: int, folder: Path) -> bool:
+def _is_in_place(descriptor: int, lock: Path) -> bool:
     """True if the folder has not been replaced since it was claimed."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(folder / _LOCK))
+        return os.path.samestat(os.fstat(descriptor), os.stat(lock))
     except OSError:
         return False
 

@@ -98,13 +98,15 @@ _CODES: Mapping[ExitKind, int] = {"usage": 2, "deadline": 3}
 @dataclass(frozen=True)
 class Failure:
     """The failure of a job: the root cause as one line of text, and the last output of the peer that caused it.
-    ``code`` is the exit code of the job; ``chosen`` is True if the program chose this code."""
+    ``code`` is the exit code of the job; ``chosen`` is True if the program chose this code; ``is_loss`` is True if all
+    peers at fault were killed, or lost with their hosts, so that the program is not at fault."""
 
     peer: int
     text: str
     code: int
     output: tuple[str, ...] = ()
     chosen: bool = False
+    is_loss: bool = False
 
 
 def find_root_cause(

@@ -39,7 +39,8 @@ class View:
 
     version: int  # the number of the view; 0 for a program that runs alone, 1 for the first view of a job
     peers: tuple[Peer, ...]  # the members, in rank order
-    # True for the first view of every phase after the job's first; see ``core.cluster.phases``.
+    # True for the first view of every phase after the job's first, see ``core.cluster.phases``, and of a job that was
+    # started again.
     begins_phase: bool = False
 
     @property

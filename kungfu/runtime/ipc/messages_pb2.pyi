@@ -663,20 +663,22 @@ class Spawn(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., leaving: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ..., host: _Optional[int] = ..., loads_only: bool = ...) -> None: ...
 
 class JobEnd(_message.Message):
-    __slots__ = ("code", "why", "peer", "failed", "output", "chosen")
+    __slots__ = ("code", "why", "peer", "failed", "output", "chosen", "restarts")
     CODE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
     code: int
     why: str
     peer: int
     failed: bool
     output: _containers.RepeatedScalarFieldContainer[str]
     chosen: bool
-    def __init__(self, code: _Optional[int] = ..., why: _Optional[str] = ..., peer: _Optional[int] = ..., failed: bool = ..., output: _Optional[_Iterable[str]] = ..., chosen: bool = ...) -> None: ...
+    restarts: int
+    def __init__(self, code: _Optional[int] = ..., why: _Optional[str] = ..., peer: _Optional[int] = ..., failed: bool = ..., output: _Optional[_Iterable[str]] = ..., chosen: bool = ..., restarts: _Optional[int] = ...) -> None: ...
 
 class ReplicateReply(_message.Message):
     __slots__ = ("started", "pid")

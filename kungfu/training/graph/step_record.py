@@ -193,6 +193,7 @@ class StepRecord:
         samples, seconds = numbers[index["agreed", "total_samples"]], numbers[index["step", "seconds"]]
         return {
             "step": int(numbers[index["agreed", "step"]]),
+            "view": int(numbers[index["agreed", "view"]]),
             "epoch": int(numbers[index["agreed", "epoch"]]),
             "size": int(numbers[index["agreed", "size"]]),
             "batch": int(samples),

@@ -132,12 +132,12 @@ def attach_built(
     state = _state(model, optimizers, graph_state, program, memory, factor)
     if settings is not None:  # a program that runs alone draws the same numbers as without kungfu
         seed = seed if settings.checkpoints.founders else joiner_seed(seed, job=settings.job)
-        plant_seeds(state.classes, seed=seed, peer=settings.peer, after=done)
+        plant_seeds(state.classes, seed=seed, peer=connection.number, after=done)
     connection.begin_run(on_offer=graph_state.posts.changes.ask, steps=graph_state.progress.steps)
     membership, registry, record = connection.membership, Registry(), connection.membership.record
     for name, one in hyperparameters.items():
         registry.register_variable(name, one.variable, kind="shared")
-    trained = TrainedObjects(model, optimizers, state, seed, connection.peer)
+    trained = TrainedObjects(model, optimizers, state, seed, connection.peer, connection.number)
     # For a program that runs alone no peer waits, so its step has no trial run.
     gate = None if settings is None else EffectGate(lambda: graph_state.view.version.read_value() > 0)
     trace = StepTrace(gate)

@@ -34,10 +34,10 @@ def random_streams(run: Run) -> RandomStreams:
     """The random streams of this peer's steps; a resumed run has other streams than the run that saved its state."""
     trained, classes, resumed = run.trained, run.checkpoints.state().classes, run.checkpoints.resumed_step
     # Peer 0 has restored its local registered values from the checkpoint; other peers draw new states.
-    is_restored = resumed > 0 and trained.peer == 0
+    is_restored = resumed > 0 and trained.number == 0
     planted = () if is_restored else tuple(run.registry.of("local").values())
     own = (one for one in classes.local.values() if not any(one is other for other in planted))
-    seed = [trained.seed, trained.peer, resumed or run.settings.steps_before]
+    seed = [trained.seed, trained.number, resumed or run.settings.steps_before]
     return RandomStreams(seed, untouched=[*classes.shared.values(), *own], planted=planted)
 
 

@@ -68,6 +68,8 @@ class JobConnection:
         self.deadlines = settings.deadlines if settings else Deadlines()
         self.limits = settings.limits if settings else Limits(1, 1)
         self.peer = settings.peer if settings else 0
+        # The number since the job was started last: the first of its peers continues as peer 0 of the checkpoint did.
+        self.number = settings.peer - settings.first_peer if settings else 0
         self.phase, self.several = 0, False
         self.terms: Terms | None = None
         self.steps: Callable[[], int] = lambda: 0

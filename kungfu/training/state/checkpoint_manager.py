@@ -41,13 +41,15 @@ _TRAINED = ("model/", "optimizer/")  # the prefixes of the variables of the mode
 
 @dataclass(frozen=True)
 class TrainedObjects:
-    """The model and the optimizers of a run, the job's ``seed``, and this peer's number in the job, ``peer``."""
+    """The model and the optimizers of a run, the job's ``seed``, the id of this peer, and its ``number`` since the job
+    was started last, by which it draws random numbers."""
 
     model: Any
     optimizers: Sequence[Any]
     state: TrainingState
     seed: int
     peer: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class CheckpointManager:
     request, so that if rank 0 is lost, the new rank 0 writes the checkpoints that did not reach the disk.
 
     Args:
-        trained: The model and its optimizers, with the job's seed and this peer's number.
+        trained: The model and its optimizers, with the job's seed and this peer's numbers.
         registry: The registered values of the program.
         settings: The folder of checkpoints, the number to keep, and the checkpoint to resume.
         record: Records an event in a stream.
@@ -168,16 +170,16 @@ class CheckpointManager:
         own = [(one, tf.identity(one)) for one in checkpointed.classes.local.values()]
         self._resumed = manifest = load(path, checkpointed)
         # The local variables in a checkpoint belong to the peer that wrote it; only peer 0 continues with these values.
-        if trained.peer > 0:
+        if trained.number > 0:
             for one, value in own:
                 one.assign(value)
-            plant_seeds(trained.state.classes, seed=trained.seed, peer=trained.peer, after=manifest.step)
+            plant_seeds(trained.state.classes, seed=trained.seed, peer=trained.number, after=manifest.step)
         # The job resumes with another number of peers, which counts as a rescale for the folds.
         if manifest.size != self._settings.founders:
             trained.state.rescaled()
         self._registry.restore()
         self._path = path
-        if trained.peer == 0:
+        if trained.number == 0:
             self._adopt_names(path.parent)
         return path
 

@@ -19,7 +19,7 @@ from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line, row_in
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent, ViewEvent
 from tests.cli.recorded import GROWN, measured, written
-from tests.event_log.made import KINDS
+from tests.event_log.made import KINDS, write_record
 
 
 def test_a_half_written_last_line_is_left_out_with_a_remark(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_damaged_lines_and_lines_that_are_no_events_are_left_out(tmp_path: Path)
 def test_a_record_of_another_version_is_refused_as_a_whole(tmp_path: Path, first: str, found: str) -> None:
     (tmp_path / "events.jsonl").write_text(f'{first}\n{{"event": "noticed", "peer": 1}}\n')
     for read in (read_events, read_start):
-        with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 5"):
+        with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version {RECORD_VERSION}"):
             read(tmp_path)
 
 
@@ -157,3 +157,19 @@ def test_steps_come_in_their_order_once_also_where_they_were_done_again_after_ma
     found = dict(rows_in_order([*rows[:9_000], *again, {"no": "step"}, *rows[9_000:]]))
     assert [*found] == [*range(1, 20_001)]
     assert (found[8_999].get("loss"), found[9_000].get("loss"), found[3].get("loss")) == (1.0, 2.0, None)
+
+
+def test_steps_that_a_restart_has_undone_are_left_out_wherever_one_begins(tmp_path: Path) -> None:
+    """From the checkpoints of step 4000, and then of step 6000, each after thousands of steps more than that."""
+    runs = [(1, 1, 20_000), (3, 4001, 16_000), (5, 6001, 30_000)]
+    rows = [{"step": step, "view": view, "loss": view} for view, begin, end in runs for step in range(begin, end + 1)]
+    restarts = [{"event": "restarted", "step": at, "first_view": view} for view, at in ((3, 4000), (5, 6000))]
+    write_record(tmp_path, *restarts)
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    kept = [(row["step"], row["loss"]) for row in read_rows(tmp_path)]
+    losses = [1] * 4000 + [3] * 2000 + [5] * 24_000
+    assert kept == [*enumerate(losses, start=1)]
+    assert newest_step(tmp_path) == 30_000
+    for first, last in ((3_990, 4_010), (5_990, 6_010), (9_000, 9_003), (15_999, 16_002), (29_999, math.inf)):
+        found = [(row["step"], row["loss"]) for row in rows_between(tmp_path, first, last)]
+        assert found == [one for one in kept if first <= one[0] <= last]

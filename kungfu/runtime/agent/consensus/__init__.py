@@ -19,24 +19,24 @@ followers of the commit, and they drop earlier states. The leader sends nothing 
 (`ConsensusState.hangs`), because that thread makes its decisions. Before it decides on a lost host or on the end of the
 job, a quorum must answer it: otherwise followers that still hear a leader that hears nobody would hold its decisions.
 
-**End.** The end of the job is a decision, and part of the state (`JobSnapshot.end`). Other hosts are told the end once a
-quorum holds it; a leader that takes over a state with an end tells it again. A leader without a quorum says that it
+**End.** The end of the job is a decision, and part of the state (`JobSnapshot.end`). Other hosts are told the end once
+a quorum holds it; a leader that takes over a state with an end tells it again. A leader without a quorum says that it
 leaves. Hosts that the leader has lost are not told: they stop because they find no quorum.
 
 **Election** (`election`, `election_round`). A follower that has not heard the leader for `lost_after_s`, or finds that
 the leader's port refuses connections, starts a *pre-vote*, which binds no agent: the follower learns which other agents
 have lost the leader, which of them have a quorum of pre-votes, and which logs are newest. The agent with the lowest
 host number among the agents with a quorum of pre-votes is the *candidate*. It increments the term, votes for itself,
-and requests votes. With a quorum, the candidate adopts the newest log among its voters and leads. Voters whose newer log
-prevents a quorum are not counted, as if they had not answered. An agent without a quorum of pre-votes repeats the
+and requests votes. With a quorum, the candidate adopts the newest log among its voters and leads. Voters whose newer
+log prevents a quorum are not counted, as if they had not answered. An agent without a quorum of pre-votes repeats the
 pre-vote until a deadline; then its host stops with `NoQuorum`. An agent whose main thread hangs, or which ends, has no
 vote.
 
 **Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines. The agent of host
 0 founds the job if no other host is in a job; all others ask the leader to admit them, as do hosts that return. A
 host that was declared lost, because its agent did not reply, is not a member until it is admitted again. If the leader
-is lost before that decision is committed, the host counts as a member, and the next leader admits it again. Messages name
-the incarnation of the agent that they are for: a late one for another agent on the same host is refused.
+is lost before that decision is committed, the host counts as a member, and the next leader admits it again. Messages
+name the incarnation of the agent that they are for: a late one for another agent on the same host is refused.
 
 **Clients** (`leader_proxy`). Peers, and people who control the job, may call any agent: a follower passes calls on to
 the leader, and repeats them to the next leader if the leader is lost before it has answered.

@@ -38,6 +38,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
             f"{name} {value:g}" for name, value in asdict(settings.deadlines).items()
         ),
         "--resume": settings.checkpoints.resume_option,
+        "--restarts": str(job.restarts),
         "program": " ".join(job.command),
     }
 

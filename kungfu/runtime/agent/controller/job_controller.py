@@ -17,6 +17,7 @@ from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.state import JobSnapshot, RequestLogEncoder, serialize_snapshot
 from kungfu.runtime.agent.context import AgentContext, Ending
 from kungfu.runtime.agent.controller.executor import Executor
+from kungfu.runtime.agent.restarts import next_restart
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, Transition, exit_in_words
 from kungfu.runtime.core.cluster.transitions import react
@@ -175,9 +176,10 @@ class JobController:
         return None
 
     def fail(self, command: decided.Fail) -> Ending:
-        """Finds the root failure of a job that cannot continue, and ends the job with it."""
+        """Finds the root failure of a job that cannot continue, and ends the job with it, or starts it again."""
         failure = root_cause(self._context, command, self.cluster, self.executor.tails)
-        return self.end(Ending(failure.code, failure))
+        nth = next_restart(self._context.recorder.journal.folder, self._job) if failure.is_loss else 0
+        return self.end(Ending(failure.code, failure, restarts=nth))
 
     def end(self, ending: Ending, *, host: int | None = None) -> Ending:
         """Ends the whole job with ``ending`` once a quorum holds the end. Without a quorum the others may have another
@@ -188,14 +190,14 @@ class JobController:
             alone = self.replicate()
         if alone is not None:
             return alone
-        # The previous leader has ended the job, and was lost before it had told all hosts.
-        if self._context.recorder.has_ended:
+        # The job is started again; or its end was recorded by a leader that was lost before it had told all hosts.
+        if ending.restarts or self._context.recorder.has_ended:
             return ending
         if (failure := ending.failure) is not None:
             self.record(FailedEvent(peer=failure.peer, error=failure.text, code=failure.code))
         else:
             reason = signal.Signals(ending.code - 128).name if ending.code else "training is over"
-            self.record(EndedEvent(reason=reason, host=host))
+            self.record(EndedEvent(reason=reason, host=host, code=ending.code))
         return ending
 
     def _release(self, host: int) -> Ending | None:
@@ -234,6 +236,7 @@ def root_cause(
     """
     ended, known = {command.peer: command.reason, **command.others}, dict(tails)
     exit_kinds = {peer: departure.exit.kind for peer, departure in cluster.losses.exiting.items()}
+    losses = cluster.losses
     # The process of the peer has not ended, but the peer has reported the error.
     if command.kind is not None:
         exit_kinds[command.peer] = command.kind
@@ -255,6 +258,7 @@ def root_cause(
             # This end may be the cause of the others.
             if _is_bad(event, cluster) and event.peer not in ended:
                 ended[event.peer] = exit_in_words(event.code)
+                losses = losses.with_killed(event.peer, event.code)
     last_words = {peer: known.get(peer) or context.supervisor.tail(peer) for peer in ended}
     ids = cluster.view.ids if cluster.view else ()
     ranks = {peer: rank for rank, peer in enumerate(ids) if peer in ended}
@@ -262,7 +266,13 @@ def root_cause(
     if command.code is not None:
         text, output = named(command.peer, command.reason, ranks.get(command.peer)), tuple(last_words[command.peer])
         return Failure(command.peer, text, command.code, output, command.chosen)
-    return find_root_cause(ended, last_words, ranks=ranks, first=command.peer, late=command.late, exit_kinds=exit_kinds)
+    failure = find_root_cause(
+        ended, last_words, ranks=ranks, first=command.peer, late=command.late, exit_kinds=exit_kinds
+    )
+    # A killed peer reports nothing, or the end of its program after SIGTERM; others report that they have lost it.
+    kinds = {peer: exit_kinds.get(peer, "exit") for peer in ended}
+    lost = all(kind == "loss" or (kind == "exit" and peer in losses.killed) for peer, kind in kinds.items())
+    return replace(failure, is_loss=command.is_loss or (lost and not command.late))
 
 
 def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:

@@ -27,6 +27,7 @@ STREAMS = ("events", "metrics")
 
 # Enough for a few hundred thousand steps of a few peers.
 TRACE_LIMIT_BYTES = 256 << 20
+_LONGEST_CUT_BYTES = 100  # of the line about the limit
 # A nearly full disk fails and works alternately.
 _NOTIFY_EVERY_S = 60.0
 
@@ -39,6 +40,7 @@ class Journal:
         trace_limit_bytes: The size limit of the trace; in place of the first line beyond the limit, the trace ends with
             a line about the limit. 0 for no trace.
         clock: Returns the seconds since 1970.
+        continues: True to append to the record of a job that is started again.
 
     Attributes:
         notify: Called with an event when lines are being lost, and with another event after the loss.
@@ -48,9 +50,14 @@ class Journal:
     """
 
     def __init__(
-        self, folder: Path, *, trace_limit_bytes: int = TRACE_LIMIT_BYTES, clock: Callable[[], float] = time.time
+        self,
+        folder: Path,
+        *,
+        trace_limit_bytes: int = TRACE_LIMIT_BYTES,
+        clock: Callable[[], float] = time.time,
+        continues: bool = False,
     ) -> None:
-        self.folder, self._clock = folder, clock
+        self.folder, self._clock, self._continues = folder, clock, continues
         self.notify: Callable[[LoggedEvent], None] = lambda event: None  # while there is no console yet
         self._lock = threading.RLock()  # a line may end a gap, which is recorded by another line
         self._trace_left = self._trace_limit = trace_limit_bytes
@@ -59,24 +66,44 @@ class Journal:
         self._unwritten: dict[str, Callable[[], None]] = {}
         self._notified_at: float | None = None
         self._is_notified = False  # True while people know of a loss but not yet of its end
-        if (folder / "events.jsonl").exists():
-            raise UsageError(f"--logdir {folder} holds the record of a run already; delete it or give another folder")
+        if (folder / "events.jsonl").exists() and not continues:
+            raise UsageError(
+                f"--logdir {folder} holds the record of a run already; delete it, give another folder, or let the job "
+                "go on from its newest checkpoint: --restarts 3"
+            )
         names = (*STREAMS, "trace") if trace_limit_bytes else STREAMS
         first = {"events": _line(RecordEvent(version=RECORD_VERSION))}
         self._files = {
-            name: LogFile(folder / f"{name}.jsonl", clock=clock, head=first.get(name, b"")) for name in names
-        }
+            name: LogFile(folder / f"{name}.jsonl", clock=clock, head=first.get(name, b""), continues=continues)
+            for name in names
+        }  # fmt: skip
         try:
             (folder / "peers").mkdir(parents=True, exist_ok=True)
             for file in self._files.values():
                 file.open()
         except OSError as error:
             raise UsageError(f"--logdir {folder}: {error.strerror}; give a folder that can be written") from error
+        self._continue_trace()
+        for file in self._files.values():
+            if file.is_cut:
+                now = self._clock()
+                self.write(
+                    _event(self._name(file), LogGap(now, now, 1, "kungfu-run was killed while it wrote the line"))
+                )
+
+    def _continue_trace(self) -> None:
+        """Subtracts the lines of former runs from the limit of the trace, which may have been reached."""
+        if (file := self._files.get("trace")) is None or not file.found_bytes:
+            return
+        with file.path.open("rb") as lines:
+            lines.seek(max(0, file.found_bytes - _LONGEST_CUT_BYTES))
+            is_at_limit = lines.read().splitlines()[-1].startswith(b'{"cut"')
+        self._trace_left = -1 if is_at_limit else max(0, self._trace_left - file.found_bytes)
 
     def output_of(self, peer: int) -> Output:
         """The log for the output of a peer."""
         path = self.folder / "peers" / f"peer-{peer}.log"
-        return Output(self, LogFile(path, clock=self._clock, mark=_mark))
+        return Output(self, LogFile(path, clock=self._clock, mark=_mark, continues=self._continues))
 
     def write(self, event: LoggedEvent) -> LoggedEvent:
         """Writes an event, stamped with the time in seconds since 1970, and returns the stamped event."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 # A failing disk may take long to answer.
 _RETRY_EVERY_S = 1.0
+_CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,21 @@ def merged(first: LogGap | None, second: LogGap) -> LogGap:
 
 
 class LogFile:
-    """Appends whole lines to a new file; only one thread at a time may use it.
+    """Appends whole lines to a file; only one thread at a time may use it.
 
     Args:
-        path: The path of the new file.
+        path: The path of the file.
         clock: Returns the seconds since 1970.
         mark: Makes the line that is written in place of a gap; ``None`` for no line.
         head: The first line of the file, written together with the second.
+        continues: True to keep the whole lines of an existing file; else the file is emptied.
 
     Attributes:
         gap: The lines missing at the end of the file, ``None`` if there are none. While there is a gap, writing to
             the file is retried at most once a second.
         is_open: True if the file was not closed.
+        found_bytes: The bytes of the whole lines that the file had when it was opened.
+        is_cut: True if a partly written line was cut off then.
     """
 
     def __init__(
@@ -60,17 +64,26 @@ class LogFile:
         clock: Callable[[], float],
         mark: Callable[[LogGap], bytes] | None = None,
         head: bytes = b"",
+        continues: bool = False,
     ) -> None:
         self.path, self._clock, self._mark, self._head = path, clock, mark, head
+        self._continues, self.found_bytes, self.is_cut = continues, 0, False
         self.gap: LogGap | None = None
         self._descriptor: int | None = None
         self._tried = 0.0
         self._torn, self.is_open = False, True
 
     def open(self) -> None:
-        """Creates the file. Raises ``OSError`` if it cannot be created."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(self.path, flags, 0o666)
+        """Creates the file, or opens it again. Raises ``OSError`` if this fails."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(self.path, flags | (0 if self._continues else os.O_TRUNC), 0o666)
+        size = os.fstat(self._descriptor).st_size
+        self.found_bytes = _end_of_lines(self._descriptor, size)
+        if self.found_bytes < size:  # the writer was killed within a line
+            os.ftruncate(self._descriptor, self.found_bytes)
+            self.is_cut = True
+        self._head = b"" if self.found_bytes else self._head
+        self._continues = True
 
     def write(self, data: bytes, *, at_once: bool = False) -> LogGap | None:
         """Appends whole lines; with ``at_once`` even to a file that failed less than a second ago. Returns the gap that
@@ -150,6 +163,16 @@ class LogFile:
         with suppress(OSError):
             os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - count)
             self._torn = False
+
+
+def _end_of_lines(descriptor: int, end: int) -> int:
+    """The offset after the last newline before ``end``; 0 if there is none."""
+    while end > 0:
+        begin = max(0, end - _CHUNK_BYTES)
+        if (found := os.pread(descriptor, end - begin, begin).rfind(b"\n")) >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
 
 
 def _lines_in(data: bytes) -> int:

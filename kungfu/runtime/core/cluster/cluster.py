@@ -175,6 +175,7 @@ class Losses:
     exiting: Mapping[int, Departure] = field(default_factory=dict)
     # The exits of the peers that were lost to an exception of their program, by id.
     raised: Mapping[int, Exit] = field(default_factory=dict)
+    killed: frozenset[int] = frozenset()  # the recently lost peers that a signal or the loss of their host has ended
 
     def with_failed(self, *peers: int) -> Losses:
         """Counts these peers as failed, except those with a preemption notice: they count as preempted already."""
@@ -184,6 +185,10 @@ class Losses:
         """Counts these peers as preempted, except those with a preemption notice: they count as preempted already."""
         news = {*peers} - self.noticed
         return replace(self, preemptions=self.preemptions + len(news), noticed=self.noticed | news)
+
+    def with_killed(self, peer: int, code: int) -> Losses:
+        """Notes that a signal has ended the process of a peer, if its exit ``code`` says so."""
+        return replace(self, killed=self.killed | {peer}) if code < 0 or code in PREEMPTED else self
 
     def with_ended(self, peer: int, code: int) -> Losses:
         """Counts a peer whose process has ended as failed, or as preempted if SIGTERM ended the process."""
@@ -222,6 +227,7 @@ class Cluster:
     identity: Identity = field(default_factory=Identity)
     phases: Phases = field(default_factory=Phases)
     terms: Terms = field(default_factory=Terms)  # the terms with which the view began
+    first_view: int = 1  # the version of the first view; above 1 if the job was started again
 
     @property
     def alive(self) -> frozenset[int]:

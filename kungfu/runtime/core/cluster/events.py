@@ -278,6 +278,7 @@ class Fail:
     # The kind of failure of a peer whose process still runs. If that peer lost others, for example, the end of the
     # lost peers is the root cause.
     kind: ExitKind | None = None
+    is_loss: bool = False  # True if hosts or all peers were lost, so that the program is not at fault
 
 
 @dataclass(frozen=True)

@@ -279,7 +279,8 @@ def form_first_view(cluster: Cluster) -> Transition:
     usual = first.identity.machine
     others = {report.peer.id: report.identity.machine for report in reports if report.identity.machine != usual}
     remarks: list[events.Command] = [events.ReportMachines(usual, others)] if others else []
-    return cluster, [*remarks, events.AdmitFirstView(View(1, peers))]
+    view = View(cluster.first_view, peers, begins_phase=cluster.first_view > 1)
+    return cluster, [*remarks, events.AdmitFirstView(view)]
 
 
 def compare_waiting(cluster: Cluster) -> list[events.Command]:

@@ -91,7 +91,9 @@ def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
 
 
 def with_exit_code(cluster: Cluster, peer: int, code: int) -> Cluster:
-    """The cluster with the exit code of a peer, if the peer has reported the exit of its program."""
+    """The cluster with the exit code of a peer, if the peer has reported the exit of its program, or was killed."""
+    if peer in cluster.starting or (cluster.view is not None and peer in cluster.view.ids):
+        cluster = replace(cluster, losses=cluster.losses.with_killed(peer, code))
     departure = cluster.losses.exiting.get(peer)
     if departure is None:
         # The peer was killed, or its script ended without a report.

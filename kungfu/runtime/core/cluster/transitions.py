@@ -41,6 +41,7 @@ from kungfu.runtime.core.cluster.cluster import (
     Cluster,
     Hosts,
     JobLimits,
+    Processes,
     Starting,
     Transition,
     exit_in_words,
@@ -57,9 +58,14 @@ _NOBODY_ENDED = (
 _KILL_AGAIN = "the leader before was lost when it had decided so"
 
 
-def start_job(size: int, *, limits: JobLimits, now: float, hosts: Hosts | None = None) -> Transition:
-    """Starts a job of ``size`` peers on ``hosts``, which must have enough slots; by default, on a single host."""
-    return joiners.spawn(Cluster(limits, hosts=hosts or Hosts()), [None] * size, now)
+def start_job(
+    size: int, *, limits: JobLimits, now: float, hosts: Hosts | None = None, first_peer: int = 0, first_view: int = 1
+) -> Transition:
+    """Starts a job of ``size`` peers on ``hosts``, which must have enough slots; by default, on a single host. A job
+    that is started again numbers its peers and views from ``first_peer`` and ``first_view`` on."""
+    people = Processes(next_id=first_peer)
+    cluster = Cluster(limits, hosts=hosts or Hosts(), processes=people, first_view=first_view)
+    return joiners.spawn(cluster, [None] * size, now)
 
 
 def react(cluster: Cluster, event: events.Event, now: float) -> Transition:
@@ -148,7 +154,8 @@ def _forget_ended(cluster: Cluster) -> Cluster:
     known = cluster.alive | set(cluster.view.ids if cluster.view else ())
     of = {peer: host for peer, host in cluster.hosts.of.items() if peer in known}
     exiting = {peer: one for peer, one in cluster.losses.exiting.items() if peer in known}
-    return replace(cluster, hosts=replace(cluster.hosts, of=of), losses=replace(cluster.losses, exiting=exiting))
+    losses = replace(cluster.losses, exiting=exiting, killed=cluster.losses.killed & known)
+    return replace(cluster, hosts=replace(cluster.hosts, of=of), losses=losses)
 
 
 def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Transition:
@@ -242,7 +249,7 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     there = placement.peers_on(cluster, host)
     if cluster.view is None:
         # There is no coordinator that could remove the host's peers.
-        return cluster, [events.Fail(-1, "a host was told to leave before the first view was formed")]
+        return cluster, [events.Fail(-1, "a host was told to leave before the first view was formed", is_loss=True)]
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
     cluster, kills = joiners.dismiss(cluster, coming, "its host will be taken away")
     cluster, spawns = joiners.spawn(cluster, coming.values(), now)
@@ -256,10 +263,11 @@ def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transiti
     cluster = placement.close_host(cluster, host, leaving=False)
     if cluster.view is None:
         # The first view cannot be formed without the host's peers.
-        return cluster, [events.Fail(-1, how)]
+        return cluster, [events.Fail(-1, how, is_loss=True)]
     cluster = replace(cluster, processes=replace(cluster.processes, alive=cluster.alive - {*there}))
     commands: list[events.Command] = []
     for peer in there:
+        cluster = replace(cluster, losses=cluster.losses.with_killed(peer, _KILLED))
         cluster, more = _on_process_ended(cluster, peer, _KILLED, now, how=how)
         commands += more
     return cluster, commands
@@ -369,7 +377,7 @@ def _job_end(cluster: Cluster) -> events.Command:
         return events.Done()
     if not broken:
         # Every peer was removed.
-        return events.Fail(-1, _NOBODY_ENDED)
+        return events.Fail(-1, _NOBODY_ENDED, is_loss=True)
     # Scripts failed after their training.
     root = min(broken)
     how = f"{broken.pop(root)}, after its training was over"

@@ -15,7 +15,7 @@ import pytest
 from kungfu.runtime.agent.consensus.consensus_service import HostService
 from kungfu.runtime.agent.context import AgentContext
 from kungfu.runtime.agent.controller.job_controller import JobController, root_cause
-from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.cluster.cluster import Cluster, Departure
 from kungfu.runtime.core.cluster.events import Fail, PeerProgressed, ProgramExiting
 from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.failure import NO_QUORUM_CODE, Exit, Failure
@@ -96,13 +96,14 @@ def end(peer: int, code: int, *tail: str) -> pb.HostEvent:
 
 
 LOSS, CHOSEN = Fail(0, "exit code 1"), Fail(2, "exit code 7", code=7, chosen=True)
+KILLED = "rank 2 (peer 2): killed by SIGKILL: MemoryError: 9 GB"
 ENDS = (ProgramExiting(0, Exit("loss", 5)), end(1, 0), end(2, -9, "MemoryError: 9 GB"), end(3, 1))
 
 
 @pytest.mark.parametrize(
     ("failed", "failure", "left"),
     [
-        (LOSS, Failure(2, "rank 2 (peer 2): killed by SIGKILL: MemoryError: 9 GB", 1, ("MemoryError: 9 GB",)), 1),
+        (LOSS, Failure(2, KILLED, 1, ("MemoryError: 9 GB",), is_loss=True), 1),
         # The cause is known, and only the last output of that peer is awaited.
         (CHOSEN, Failure(2, "rank 2 (peer 2): exit code 7", 7, ("MemoryError: 9 GB",), chosen=True), 1),
         # A deadline has expired: no process has ended, so nothing is awaited.
@@ -133,3 +134,26 @@ def test_a_job_that_is_resumed_in_a_later_fit_begins_with_its_phase(
         controller.replicator.close()
     phases = [line for line in events_in(tmp_path) if line["event"] == "phase"]
     assert [(one["phase"], one["view"], one["peers"]) for one in phases] == recorded
+
+
+@pytest.mark.parametrize(
+    ("reported", "killed", "fails", "is_loss"),
+    [
+        ({}, {0, 1}, {}, True),
+        ({1: "loss"}, {0}, {}, True),
+        ({0: "exit"}, {0, 1}, {}, True),  # SIGTERM, which a program may answer with sys.exit(143)
+        ({0: "exception"}, {0, 1}, {}, False),
+        ({}, {0}, {}, False),  # the other ended by itself, without a word
+        ({}, {0, 1}, {"late": True}, False),
+        ({}, set(), {"is_loss": True}, True),
+    ],
+)
+def test_a_failure_is_a_loss_if_no_program_is_at_fault(
+    tmp_path: Path, reported: dict[int, Any], killed: set[int], fails: dict[str, Any], is_loss: bool
+) -> None:
+    exiting = {peer: Departure(Exit(kind), 0.0) for peer, kind in reported.items()}
+    losses = replace(TRAINING.losses, exiting=exiting, killed=frozenset(killed))
+    cluster = replace(TRAINING, losses=losses, processes=replace(TRAINING.processes, alive=frozenset()))
+    with context(tmp_path) as alone:
+        failure = root_cause(alone, Fail(0, "killed by SIGKILL", others={1: "gone"}, **fails), cluster, {})
+    assert failure.is_loss is is_loss

@@ -65,7 +65,7 @@ def test_lines_of_several_threads_stay_whole(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text("the story of another run\n")
-    with pytest.raises(UsageError, match=r"holds the record of a run already; delete it or give another folder"):
+    with pytest.raises(UsageError, match=r"holds the record of a run already; delete it, .*--restarts 3"):
         Journal(tmp_path)
     assert (tmp_path / "events.jsonl").read_text() == "the story of another run\n"
 
@@ -249,3 +249,29 @@ def test_a_small_file_is_written_as_soon_as_there_is_room(tmp_path: Path) -> Non
     assert notices == [{"event": "unrecorded", "file": "job.json", "error": TOO_LARGE}]
     journal.append("trace", ['{"step":1}'])
     assert read_job_file(tmp_path) == content
+
+
+def test_a_job_that_is_started_again_continues_after_the_last_whole_lines(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(VIEW)
+    journal.close()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('{"event": "vi' + "x" * 200_000)
+    journal = Journal(tmp_path, continues=True)
+    journal.append("metrics", ['{"step": 2}'])
+    journal.write(ENDED)
+    journal.close()
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["record", "view", "gap", "gap", "ended"]
+    assert [(event["file"], event["lines"]) for event in events[2:4]] == [("events.jsonl", 1), ("metrics.jsonl", 1)]
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_the_limit_of_the_trace_is_that_of_all_runs_of_a_job(tmp_path: Path) -> None:
+    line, trace = '{"step": 1}', tmp_path / "trace.jsonl"
+    for _ in range(3):
+        journal = Journal(tmp_path, trace_limit_bytes=50, continues=True)
+        journal.append("trace", [line, line])
+        journal.close()
+    assert trace.read_text().splitlines() == [*[line] * 4, '{"cut": true, "limit_bytes": 50}']

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kungfu.runtime.core.cluster.cluster import Cluster, SpareLimits
 from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
+    AdmitSurvivors,
     AnnounceFailure,
     Command,
     ComparePrograms,
@@ -34,6 +35,7 @@ from kungfu.runtime.core.cluster.events import (
 from kungfu.runtime.core.cluster.transitions import react, start_job
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.view import View
 from tests.runtime.core.cluster.cluster_steps import (
     JOB_LIMITS,
     USUAL,
@@ -365,3 +367,26 @@ def test_any_order_of_events_keeps_account_of_every_process(
         assert cluster.alive | set(cluster.starting) | cluster.processes.released <= set(
             range(cluster.processes.next_id)
         )
+
+
+# ---- a job that is started again ------------------------------------------------------------------------------------
+
+
+def test_a_job_that_is_started_again_numbers_its_peers_and_views_on() -> None:
+    cluster, commands = start_job(2, limits=JOB_LIMITS, now=0.0, first_peer=5, first_view=7)
+    assert commands == [Spawn(5, joins=False), Spawn(6, joins=False)]
+    cluster, _ = after(cluster, ready(5))
+    cluster, commands = after(cluster, ready(6))
+    assert commands == [AdmitFirstView(View(7, (peer(5), peer(6)), begins_phase=True))]
+    cluster, _ = after(cluster, ViewStarted(View(7, (peer(5), peer(6)), begins_phase=True)))
+    assert (cluster.members, after(cluster, wants(3))[1]) == ((5, 6), [Spawn(7)])
+
+
+def test_peers_that_a_signal_has_ended_are_known_until_the_others_train_without_them() -> None:
+    cluster = training(0, 1, 2)
+    assert after(cluster, ProcessEnded(1, 3))[0].losses.killed == frozenset()
+    lost, _ = after(cluster, ProcessEnded(1, -9), ProcessEnded(2, 143))
+    assert lost.losses.killed == {1, 2}
+    lost, commands = after(lost, PeersLost(0, LossReport(1, 5, True, "lost")))
+    formed = next(one.view for one in commands if isinstance(one, AdmitSurvivors))
+    assert after(lost, ViewStarted(formed))[0].losses.killed == frozenset()
