@@ -6,6 +6,7 @@ import hmac
 import os
 import resource
 import socket
+import stat
 import struct
 import threading
 import time
@@ -143,6 +144,9 @@ def _connections_at(port: int) -> Iterator[socket.socket]:
     """Yields duplicates of this process's TCP connections at a local port, since gRPC does not expose them."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # the descriptor was closed meanwhile, or none is free
+            # To close a duplicate of a locked file would end the locks of this process on the file.
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             duplicate = os.dup(int(name))
             try:
                 one = socket.socket(fileno=duplicate)

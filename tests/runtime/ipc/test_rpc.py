@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import socket
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -329,3 +331,14 @@ def test_a_line_stays_open_until_it_is_not_kept() -> None:
         with pytest.raises(ValueError, match="closed channel"):
             PeerServiceStub(line).Admit(pb.Admission(), timeout=60.0)
     channels.keep([])
+
+
+def test_a_look_at_the_connections_keeps_the_locks_of_this_process(tmp_path: Path) -> None:
+    """The kernel ends all locks of a process on a file as soon as the process closes any descriptor of the file."""
+    path = tmp_path / "lock"
+    locks = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with serving(Service()) as server, path.open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        server.end_strangers()
+        refused = subprocess.run([sys.executable, "-c", locks, str(path)], capture_output=True, timeout=120)
+    assert b"BlockingIOError" in refused.stderr
