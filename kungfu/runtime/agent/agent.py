@@ -105,10 +105,13 @@ class Agent:
         self, job: JobSpec, *, journal: Journal, console: Console, listeners: Sequence[RecordListener] = ()
     ) -> None:
         self._job, self._journal, self._console = job, journal, console
-        self._several_hosts = len(job.hosts) > 1
+        self._several_hosts = job.is_networked
         # The number of this host in the recorded events; ``None`` if the job has only one host.
         self._recorded_host = job.own_host if self._several_hosts else None
-        consensus = ConsensusState(job.own_host, incarnation=secrets.token_hex(8), patience_s=job.deadlines.heartbeat_s)
+        consensus = ConsensusState(
+            job.own_host, dict(enumerate(job.hosts)), incarnation=secrets.token_hex(8),
+            patience_s=job.deadlines.heartbeat_s,
+        )  # fmt: skip
         slots = job.hosts[job.own_host].slots if self._several_hosts else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
             job.command, environment=job.environment, slots=slots, journal=journal, listener=self,
@@ -118,7 +121,7 @@ class Agent:
             job, job.settings, consensus, supervisor, HostRecorder(journal, console, listeners=listeners),
             time.monotonic, queue.SimpleQueue(),
         )  # fmt: skip
-        self._leader_client = LeaderClient(consensus, job.hosts, job.settings)
+        self._leader_client = LeaderClient(consensus, job.settings)
         self._closing = threading.Event()
         self._exits, self._exited = dict[int, int](), threading.Condition()
         self._role: Leader | Follower | None = None
@@ -318,10 +321,7 @@ class Agent:
 
     def _run_election(self, how: str) -> Ending | None:
         context = self._context
-        outcome = elect(
-            context.consensus, context.job.hosts, context.settings, how=how,
-            is_over=lambda: self._interrupted,
-        )  # fmt: skip
+        outcome = elect(context.consensus, context.settings, how=how, is_over=lambda: self._interrupted)
         if outcome is None:
             # Another agent leads; or this agent was interrupted and, without a leader, can end only this host's part.
             return None if context.consensus.leader is not None else Ending(128 + signal.SIGINT)
@@ -349,7 +349,7 @@ class Agent:
 
         peers = AgentService(context.put, context.recorder, flushed=self._flushed)
         hosts = HostService(
-            consensus, job.hosts, job.settings, put=context.put,
+            consensus, job.settings, put=context.put,
             started=lambda: context.supervisor.started, flushed=self._flushed,
         )  # fmt: skip
         return rpc.serve(
@@ -385,7 +385,7 @@ class Agent:
             # There is no leader to watch, or the leader was heard just now.
             if leader is None or consensus.is_leader or silence_s < min(1.0, patience_s):
                 continue
-            host = job.hosts[leader]
+            host = consensus.hosts[leader]
             is_down = silence_s <= patience_s and _is_down(host, within_s=max(_TICK_S, patience_s - silence_s))
             silence_s = consensus.silence_s()
             # The leader is lost, and the main thread has not been notified yet.

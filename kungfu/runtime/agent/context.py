@@ -51,6 +51,11 @@ class JobSpec:
     lost: str = ""
 
     @property
+    def is_networked(self) -> bool:
+        """True if other hosts are in the job, or may join it: this host listens on a port that they know."""
+        return len(self.hosts) > 1 or self.hosts[0].port > 0
+
+    @property
     def deadlines(self) -> Deadlines:
         """The deadlines of the job."""
         return self.settings.deadlines

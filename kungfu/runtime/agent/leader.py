@@ -45,7 +45,7 @@ class Leader:
     ) -> None:
         self._context, self._job, self._clock = context, context.job, context.clock
         self._restart = restart
-        self._has_followers = len(self._job.hosts) > 1
+        self._has_followers = self._job.is_networked
         self._controller = JobController(context, elected)
         # The running peers according to the previous leader's state; some of its last commands may be lost.
         self._inherited = self.cluster.alive if elected else frozenset[int]()
@@ -130,7 +130,7 @@ class Leader:
     # ---- admission of hosts ------------------------------------------------------------------------------------------
 
     def _record_host(self, number: int, pid: int) -> None:
-        event = events.HostJoinedEvent(host=number, name=self._job.hosts[number].name, pid=pid)
+        event = events.HostJoinedEvent(host=number, name=self._controller.names[number], pid=pid)
         self._admissions.append(self._context.recorder.event(event, shown=self._has_followers))
         self._controller.requests.on_record(event)
 
@@ -161,7 +161,8 @@ class Leader:
         self._controller.incarnations[host.number] = host.incarnation
         if anew:
             self._controller.last_events.pop(host.number, None)  # an agent counts its events from its start
-        self._controller.replicator.add_follower(host.number, incarnation=host.incarnation, anew=anew)
+        listed = self._controller.hosts.listed[host.number]
+        self._controller.replicator.add_follower(host.number, listed, incarnation=host.incarnation, anew=anew)
         if not self._controller.has_begun:  # the record begins with the hosts admitted before
             self._controller.replicator.send(host.number, pb.ReplicateRequest(reports=self._admissions))
         self._record_host(host.number, host.pid)
@@ -172,7 +173,7 @@ class Leader:
         if devices:
             hosts = replace(self.cluster.hosts, devices={**self.cluster.hosts.devices, number: devices})
             self._controller.cluster = replace(self.cluster, hosts=hosts)
-        slots = job.hosts[number].slots if self._has_followers else UNBOUNDED
+        slots = self._controller.hosts.listed[number].slots if self._has_followers else UNBOUNDED
         # The host joins, or returns to, a running job.
         if self._controller.has_begun:
             return self._controller.decide(decided.HostJoined(number, slots))
@@ -181,7 +182,7 @@ class Leader:
         hosts = Hosts({**before.slots, number: slots}, shares=shares, devices=before.devices)
         self._controller.cluster = replace(self.cluster, hosts=hosts)
         # Other hosts are still to come.
-        if len(hosts.slots) < len(job.hosts):
+        if len(hosts.slots) < len(self._controller.hosts.listed):
             return None
         settings, again = self._context.settings, self._restart
         size, first = job.size, dict[str, int]()
@@ -206,7 +207,7 @@ class Leader:
         if self._clock() - self._began <= limit_s:
             return None
         there = self.cluster.hosts.slots
-        who = ", ".join(host.name for number, host in enumerate(self._job.hosts) if number not in there)
+        who = ", ".join(host.name for number, host in self._controller.hosts.listed.items() if number not in there)
         return self._controller.fail(
             decided.Fail(-1, f"waited {limit_s:.0f} s for the agents of {who}: start the same line there", late=True)
         )
@@ -246,7 +247,7 @@ class Leader:
         is_notice = number in (signal.SIGTERM, signal.SIGHUP) and host not in hosts.leaving
         # Another host can run the peers: they leave this host at the next barrier.
         if is_notice and set(hosts.slots) - {host} and self.cluster.view is not None:
-            event = events.HostNoticedEvent(host=host, name=self._job.hosts[host].name, signal=named)
+            event = events.HostNoticedEvent(host=host, name=self._controller.names[host], signal=named)
             self._controller.record(event, shown=True)
             return self._controller.decide(decided.HostNoticed(host))
         return self._controller.end(Ending(128 + number), host=host if self._has_followers else None)
@@ -262,10 +263,10 @@ class Leader:
         ending = self._controller.end_without_quorum() or self._controller.replicate(anew=True)
         if ending is not None:
             return ending
-        self._controller.record(events.HostLostEvent(host=host, name=self._job.hosts[host].name, why=how), shown=True)
+        self._controller.record(events.HostLostEvent(host=host, name=self._controller.names[host], why=how), shown=True)
         # The peers of that host are lost with it.
         if self._controller.has_begun:
-            return self._controller.decide(replace(lost, how=f"host {self._job.hosts[host].name} is lost: {how}"))
+            return self._controller.decide(replace(lost, how=f"host {self._controller.names[host]} is lost: {how}"))
         # Before the job begins, the host is simply awaited again.
         self._controller.cluster = replace(self.cluster, hosts=_without(hosts, host))
         return None
@@ -275,10 +276,10 @@ class Leader:
     def _take_over(self, elected: Elected) -> Ending | None:
         """Continues the job as its new leader, after the loss of the previous leader; may return an ending."""
         for number in sorted(elected.reached - {self._job.own_host}):
-            incarnation = self._controller.incarnations.get(number, "")
-            self._controller.replicator.add_follower(number, incarnation=incarnation)
+            incarnation, host = self._controller.incarnations.get(number, ""), self._controller.hosts.listed[number]
+            self._controller.replicator.add_follower(number, host, incarnation=incarnation)
         own = self._job.own_host
-        event = events.LeaderEvent(host=own, name=self._job.hosts[own].name, term=elected.term)
+        event = events.LeaderEvent(host=own, name=self._controller.names[own], term=elected.term)
         self._controller.record(event, shown=True)
         # The voters must hold the state under this term before anything is decided.
         if (ending := self._controller.replicate()) is not None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,7 +36,6 @@ from kungfu.runtime.core.requests.request_log import (
     react,
     refusal_of_id,
 )
-from kungfu.runtime.hosts import Host
 from kungfu.runtime.job_api import status
 from kungfu.runtime.job_api.job_service import PlanQuery, ProgressQuery, Query
 from kungfu.runtime.job_api.request_plan import plan_request
@@ -55,7 +55,7 @@ class RequestHandler:
         scaling: "elastic" if requests may change the peers of the job.
         record: Records an event and displays it.
         process_of: Returns the process id of a peer.
-        hosts: The hosts of the job, in the order of their numbers; if empty, the peers run on the agent's host.
+        names: The names of the hosts, by number; if empty, the peers run on the agent's host.
         request_log: The previous agent's log after an election; ``None`` for a new job.
 
     Attributes:
@@ -69,11 +69,11 @@ class RequestHandler:
         scaling: Scaling,
         record: Callable[[RequestEvent | SizeLimitsEvent], Any],
         process_of: Callable[[int], int],
-        hosts: Sequence[Host] = (),
+        names: Mapping[int, str] = MappingProxyType({}),
         request_log: RequestLog | None = None,
     ) -> None:
         self._settings, self._scaling, self._record, self._process_of = settings, scaling, record, process_of
-        self._hosts = [host.name for host in hosts] or [settings.agent.partition(":")[0]]
+        self._hosts = names or {0: settings.agent.partition(":")[0]}
         self.request_log, self._recent = request_log or RequestLog(), RecentMetrics()
         self._since: dict[tuple[int, str], float] = {}  # when each peer entered its present state
         self._noted_cluster: Cluster | None = None
@@ -151,7 +151,7 @@ class RequestHandler:
             entry, answer = self._answered(subject, now)
             reply: Any = status.request_progress(entry, answer=answer, now=now)
         elif isinstance(subject, PlanQuery):
-            context, hosts = self._admission_context(cluster), dict(enumerate(self._hosts))
+            context, hosts = self._admission_context(cluster), self._hosts
             reply = plan_request(
                 subject.request, log=self.request_log, context=context, cluster=cluster, hosts=hosts,
                 speeds=self._recent.job.speeds, now=now,

@@ -86,7 +86,7 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
 ) -> None:
     monkeypatch.setattr(
         "kungfu.runtime.agent.agent.elect",
-        lambda consensus, hosts, settings, **given: elect(consensus, hosts, HASTY, **given),
+        lambda consensus, settings, **given: elect(consensus, HASTY, **given),
     )
 
     def lead(leader: Agent, hosts: list[Host]) -> None:

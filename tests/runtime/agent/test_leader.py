@@ -100,7 +100,7 @@ def taking_over(
 ) -> Iterator[tuple[Leader, AgentContext]]:
     """The agent has lost the leader and takes over; ``begin`` is still to be called."""
     agent.consensus.lose_leader()
-    elected = elect(agent.consensus, hosts, SETTINGS, how="host 127.0.0.1 is lost")
+    elected = elect(agent.consensus, SETTINGS, how="host 127.0.0.1 is lost")
     assert isinstance(elected, Elected)
     with context_of(agent, hosts, folder, console=console) as context:
         leader = Leader(context, elected=elected)

@@ -10,6 +10,8 @@ Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014) have the
 state. The *version* of a state is Raft's index. One part of the state, the log of requests and their answers, is large
 and changes seldom: a message carries this log only after a change; without it, the previous request log stays valid.
 
+**Hosts** (`host_list`). The list of the hosts, with their numbers, addresses and slots, is part of the state.
+
 **Replication** (`replication`, `commit`). The leader numbers its messages and sends them to each follower in order,
 from one thread per follower. A message carries the newest state, commands and records; an empty message is a heartbeat.
 The consequences of an event are performed only when every reachable follower has acknowledged the state that includes

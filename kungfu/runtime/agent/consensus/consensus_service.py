@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +51,6 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
 
     Args:
         consensus: The consensus state of this agent.
-        hosts: All hosts of the job, by number.
         settings: The settings of the job.
         put: Queues an event for the agent's main thread.
         started: Returns the peers that this host has ever started.
@@ -61,14 +60,13 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
     def __init__(
         self,
         consensus: ConsensusState,
-        hosts: Sequence[Host],
         settings: Settings,
         *,
         put: Callable[[object], None],
         started: Callable[[], list[int]],
         flushed: Callable[[], bool],
     ) -> None:
-        self._consensus, self._hosts, self._settings = consensus, hosts, settings
+        self._consensus, self._settings = consensus, settings
         self._put, self._started, self._flushed = put, started, flushed
 
     def AdmitHost(self, request: pb.HostAdmissionRequest, context: Any) -> pb.HostAdmissionReply:  # noqa: N802 - gRPC's name
@@ -96,7 +94,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         leader = consensus.leader
         # The candidate has lost the leader; this agent checks at once instead of waiting for its timeout.
         if leader is not None and leader != consensus.host and not self._hears(leader) and consensus.lose_leader():
-            name = self._hosts[leader].name
+            name = consensus.hosts[leader].name
             self._put(LeaderLost(f"host {name}, which led the job: neither this host nor another one hears its agent"))
         return consensus.answer_vote(request)
 
@@ -115,7 +113,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
     def _hears(self, leader: int) -> bool:
         is_silent = self._consensus.silence_s() > lost_after_s(self._settings.deadlines)
         # The candidate waits for this answer: a machine that is up refuses at once.
-        return not is_silent and may_be_up(self._hosts[leader], within_s=_PROBE_S)
+        return not is_silent and may_be_up(self._consensus.hosts[leader], within_s=_PROBE_S)
 
 
 def may_be_up(host: Host, *, within_s: float) -> bool:

@@ -8,14 +8,14 @@ stops, because the others may have continued. See the package for the invariants
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
 from kungfu.runtime.agent.consensus.election_round import ElectionRound, Stand, count_votes, next_action
-from kungfu.runtime.agent.consensus.state import ConsensusState, JobSnapshot, parse_request_log
+from kungfu.runtime.agent.consensus.state import ConsensusState, JobSnapshot, listed_in, parse_request_log
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.requests.request_log import RequestLog
 from kungfu.runtime.hosts import Host
@@ -63,7 +63,6 @@ class NoQuorum:
 
 def elect(
     consensus: ConsensusState,
-    hosts: Sequence[Host],
     settings: Settings,
     *,
     how: str,
@@ -73,7 +72,6 @@ def elect(
 
     Args:
         consensus: The consensus state of this agent, which has lost its leader.
-        hosts: All hosts of the job, by number.
         settings: The settings of the job.
         how: A description of the loss of the leader.
         is_over: Returns True if this agent should end without a leader.
@@ -87,11 +85,12 @@ def elect(
         case within six times ``--heartbeat`` and one round of the start or of the last quorum of pre-votes. A round
         takes at most 1.2 seconds, and 0.4 if only the lost leader and hosts that were silent before do not answer.
     """
-    others = {number: host for number, host in enumerate(hosts) if number != consensus.host}
-    began = quorate_at = time.monotonic()
+    hosts, began = dict(consensus.hosts), time.monotonic()
+    quorate_at = began
     silent: AbstractSet[int | None] = {consensus.lost_leader}
     while consensus.leader is None and not is_over():
         log, now = consensus.log, time.monotonic()
+        others = {number: host for number, host in hosts.items() if number != consensus.host}
         pre_vote = pb.VoteRequest(
             job=consensus.job, host=consensus.host, log_term=log.term, log_version=log.version
         )  # fmt: skip
@@ -104,6 +103,11 @@ def elect(
         )  # fmt: skip
         consensus.has_quorum = at.pre_votes.is_quorum
         quorate_at = now if at.is_quorate else quorate_at
+        # A voter holds a newer list: its hosts are asked before this agent stands, since a new leader gives up the
+        # hosts that it has not reached.
+        if (newer := listed_in(at.pre_votes.log)).keys() - hosts.keys():
+            hosts |= newer
+            continue
         action = next_action(at)
         if isinstance(action, Stand) and consensus.leader is None:
             with consensus.waiting():
@@ -151,7 +155,7 @@ def elected_by(
     return Elected(term, log.version, log.snapshot, requests, tally.voters, members, log.possible_clusters)
 
 
-def _no_quorum_reason(at: ElectionRound, hosts: Sequence[Host], how: str) -> str:
+def _no_quorum_reason(at: ElectionRound, hosts: Mapping[int, Host], how: str) -> str:
     tally = at.pre_votes
     snapshot, present = tally.log.snapshot, tally.voters
     view = snapshot.cluster.view if snapshot else None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import grpc
 
 from kungfu.runtime.agent.consensus.state import ConsensusState
-from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
@@ -26,8 +25,8 @@ _NOT_THE_LEADER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDIT
 class LeaderClient:
     """Calls the leader on another host; an unanswered call is repeated to the next leader."""
 
-    def __init__(self, consensus: ConsensusState, hosts: Sequence[Host], settings: Settings) -> None:
-        self._consensus, self._hosts = consensus, hosts
+    def __init__(self, consensus: ConsensusState, settings: Settings) -> None:
+        self._consensus = consensus
         self._channels = rpc.ChannelPool(secret=settings.secret)
 
     def call(self, stub: Callable[[Any], Any], method: str, request: Any, *, deadline_s: float) -> Any:
@@ -50,7 +49,7 @@ class LeaderClient:
                 # No leader was elected in time, or this host is the leader now.
                 if leader is None or leader == self._consensus.host:
                     raise _NoLeaderError
-                ask = getattr(stub(self._channels.to(self._hosts[leader].address)), method)
+                ask = getattr(stub(self._channels.to(self._consensus.hosts[leader].address)), method)
                 return self._answered(ask.future(request, timeout=max(0.1, until - time.monotonic())), leader)
             except grpc.RpcError as error:
                 # The leader answered with an error, or there is no time for another attempt.

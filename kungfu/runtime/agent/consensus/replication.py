@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -218,7 +218,6 @@ class Replicator:
 
     Args:
         settings: The settings of the job.
-        hosts: All hosts of the job, by number.
         leader: The number of this host.
         term: The term of this leader.
         clock: The leader's clock, in seconds; the time is sent with every message.
@@ -228,10 +227,10 @@ class Replicator:
     """
 
     def __init__(
-        self, settings: Settings, hosts: Sequence[Host], *, leader: int, term: int, clock: Callable[[], float],
+        self, settings: Settings, *, leader: int, term: int, clock: Callable[[], float],
         put: Callable[[object], None], hangs: Callable[[], bool] = lambda: False, version: int = 0,
     ) -> None:  # fmt: skip
-        self._settings, self._hosts, self._leader, self.term, self._clock = settings, hosts, leader, term, clock
+        self._settings, self._leader, self.term, self._clock = settings, leader, term, clock
         self._put, self._hangs = put, hangs
         self._replied = threading.Condition()
         self._links: dict[int, FollowerLink] = {}
@@ -249,12 +248,13 @@ class Replicator:
         acknowledged = (number for number, link in self._links.items() if link.acknowledged >= self._version)
         return frozenset({self._leader, *acknowledged})
 
-    def add_follower(self, number: int, *, incarnation: str = "", anew: bool = True) -> None:
-        """Starts sending all messages to an agent of host ``number``, beginning with the newest state. The count of
-        messages starts at 0 if ``anew`` (this leader has not sent the agent any message yet); else it continues."""
+    def add_follower(self, number: int, host: Host, *, incarnation: str = "", anew: bool = True) -> None:
+        """Starts sending all messages to an agent of ``host`` with this number, beginning with the newest state. The
+        count of messages starts at 0 if ``anew`` (this leader has not sent the agent any message yet); else it
+        continues."""
         count = 0 if anew else self._counts.get(number, 0)
         self._links[number] = link = FollowerLink(
-            number, self._hosts[number], self._settings, stamp=self._stamp, put=self._put, clock=self._clock,
+            number, host, self._settings, stamp=self._stamp, put=self._put, clock=self._clock,
             hangs=self._hangs, on_reply=self._on_reply, incarnation=incarnation, count=count,
         )  # fmt: skip
         if self._state:

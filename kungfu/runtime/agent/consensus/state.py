@@ -16,13 +16,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import msgspec
 
+from kungfu.runtime.agent.consensus.host_list import HostList
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.requests.request_log import RequestLog
 from kungfu.runtime.core.view import Peer
+from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
+
+NO_HOSTS: Mapping[int, Host] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class JobSnapshot:
         incarnations: The last admitted agent of each host, identified by a random number drawn when the agent started.
         end: The end of the job, a serialized ``JobEnd``; empty while the job goes on. A leader tells the end to other
             hosts once a quorum holds it, and a leader that takes over a state with an end ends the job with it.
+        hosts: The list of the hosts.
     """
 
     cluster: Cluster
@@ -45,6 +51,7 @@ class JobSnapshot:
     last_events: Mapping[int, int] = field(default_factory=dict)
     incarnations: Mapping[int, str] = field(default_factory=dict)
     end: bytes = b""
+    hosts: HostList = field(default_factory=HostList)
 
 
 def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
@@ -123,11 +130,17 @@ class FollowerLog:
         return frozenset().union(*(cluster.hosts.known for cluster in self.possible_clusters))
 
 
+def listed_in(log: FollowerLog) -> Mapping[int, Host]:
+    """The listed hosts of the state in ``log``, by number; empty before the first state."""
+    return log.snapshot.hosts.listed if log.snapshot is not None else NO_HOSTS
+
+
 class ConsensusState:
     """The term, the leader, the vote and the log of the agent on ``host``, shared by all threads of the agent.
 
     Args:
-        host: The number of the agent's host.
+        host: The number of the agent's host; -1 until a leader has given the host a number.
+        hosts: The hosts of the job as this agent knows them at its start, by number.
         incarnation: A random number drawn when the agent started.
         clock: A monotonic clock in seconds.
         patience_s: The seconds for which the main thread may handle one event; then it hangs.
@@ -138,15 +151,18 @@ class ConsensusState:
         leader: The host of the leader; ``None`` while the leader is lost or not known yet.
         lost_leader: The host of the leader that this agent lost last; ``None`` before.
         log: The log of the job on this agent.
+        hosts: The hosts of the newest state that this agent knows, by number.
         voted_at: The time of this agent's last vote for another agent, on this agent's clock.
         has_quorum: True if the pre-votes of this agent are a quorum; ``None`` while they are not counted.
     """
 
     def __init__(
-        self, host: int, *, incarnation: str = "", clock: Callable[[], float] = time.monotonic,
-        patience_s: float = math.inf,
+        self, host: int, hosts: Mapping[int, Host] = NO_HOSTS, *, incarnation: str = "",
+        clock: Callable[[], float] = time.monotonic, patience_s: float = math.inf,
     ) -> None:  # fmt: skip
-        self.host, self.incarnation, self._clock, self._patience_s = host, incarnation, clock, patience_s
+        self.host, self.hosts, self.incarnation, self._clock, self._patience_s = (
+            host, hosts, incarnation, clock, patience_s
+        )  # fmt: skip
         self._changed = threading.Condition()
         self.job, self.term, self._number = "", 0, 0
         self.leader: int | None = None
@@ -235,6 +251,7 @@ class ConsensusState:
             # The state is newer; heartbeats and commands carry no state, and a new leader may repeat a state.
             if request.state and (request.term, request.version) > (self.log.term, self.log.version):
                 self.log = self.log.with_state(request.term, request.version, request.state, request.requests)
+                self.hosts = listed_in(self.log) or self.hosts
             self.log = self.log.after_commit(request.committed)
             self._changed.notify_all()
             return ""

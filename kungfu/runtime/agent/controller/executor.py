@@ -42,7 +42,7 @@ class Executor:
     ) -> None:  # fmt: skip
         self._context, self._replicator, self._record = context, replicator, record
         self._known = known
-        self._own_host, self._several = context.job.own_host, len(context.job.hosts) > 1
+        self._own_host, self._several = context.job.own_host, context.job.is_networked
         self._peers = PeerClient(context.settings, context.put, known=known, term=replicator.term)
         self.addresses, self.pids = dict(snapshot.addresses), dict(snapshot.pids)
         self.tails: dict[int, list[str]] = {}

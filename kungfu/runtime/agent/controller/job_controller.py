@@ -13,6 +13,7 @@ from kungfu.event_log.events import EndedEvent, FailedEvent, HostLeftEvent, Logg
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.consensus.election import Elected
 from kungfu.runtime.agent.consensus.election_round import has_quorum
+from kungfu.runtime.agent.consensus.host_list import HostList, founded
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.state import JobSnapshot, RequestLogEncoder, serialize_snapshot
 from kungfu.runtime.agent.context import AgentContext, Ending
@@ -42,6 +43,8 @@ class JobController:
         last_events: The number of the last event that each host has reported.
         incarnations: The last admitted agent of each host, identified by a random number drawn when the agent started.
         requests: The requests of people and schedulers.
+        hosts: The list of the hosts; replaced by each change of it.
+        names: The names of all hosts that this agent has seen in the list, by number.
     """
 
     def __init__(self, context: AgentContext, elected: Elected | None) -> None:
@@ -53,16 +56,18 @@ class JobController:
             snapshot, term, version = JobSnapshot(Cluster(context.job.limits, hosts=Hosts(slots={}))), 1, 0
         self.cluster, self.last_events = snapshot.cluster, dict(snapshot.last_events)
         self.incarnations, self._end = dict(snapshot.incarnations), snapshot.end
+        self.names = dict[int, str]()
+        self._set_hosts(snapshot.hosts if snapshot.hosts.listed else founded(context.job.hosts))
         # The last cluster that every follower has acknowledged, and all later clusters.
         self._uncommitted: tuple[Cluster, ...] = elected.uncommitted if elected else (self.cluster,)
         self.requests = RequestHandler(
             context.settings, scaling=context.job.scaling, record=partial(self.record, shown=True),
-            process_of=lambda peer: self.executor.pids.get(peer, 0), hosts=context.job.hosts,
+            process_of=lambda peer: self.executor.pids.get(peer, 0), names=self.names,
             request_log=elected.request_log if elected else None,
         )  # fmt: skip
         self._encoder = RequestLogEncoder()
         self.replicator = Replicator(
-            context.settings, context.job.hosts, leader=context.job.own_host, term=term, clock=self._clock,
+            context.settings, leader=context.job.own_host, term=term, clock=self._clock,
             put=context.put, hangs=lambda: context.consensus.hangs, version=version,
         )  # fmt: skip
         self.executor = Executor(context, self.replicator, snapshot, record=self.record, known=lambda: self.cluster)
@@ -114,18 +119,24 @@ class JobController:
                 return ending
         return None
 
+    def _set_hosts(self, hosts: HostList) -> None:
+        self.hosts, self._context.consensus.hosts = hosts, hosts.listed
+        self.names.update({number: host.name for number, host in hosts.listed.items()})
+
     # ---- consensus with the followers --------------------------------------------------------------------------------
 
     def replicate(self, *, anew: bool = False) -> Ending | None:
         """Replicates the state; returns the ending of this host's part if no quorum acknowledges the state. With
         ``anew`` a quorum must answer now: followers might hear, and hold, what a leader decides that hears nobody."""
         # A job on one host ends with its agent: no other agent needs the state.
-        if len(self._job.hosts) == 1:
+        if not self._job.is_networked:
             return None
+        self._set_hosts(self.hosts.with_present(self.cluster.hosts.known, self._clock()))
         self.executor.forget_all_but(self.cluster.alive)
         snapshot = JobSnapshot(
-            self.cluster, self.executor.addresses, self.executor.pids, self.last_events, self.incarnations, self._end
-        )
+            self.cluster, self.executor.addresses, self.executor.pids, self.last_events, self.incarnations, self._end,
+            self.hosts,
+        )  # fmt: skip
         state, requests = serialize_snapshot(snapshot), self._encoder.encode(self.requests.request_log)
         self._uncommitted = (*self._uncommitted, self.cluster)
         with self._context.consensus.waiting():
@@ -151,7 +162,7 @@ class JobController:
         if self._is_quorum(hosts) or self.cluster.view is None:
             return None
         others = sorted(self.cluster.hosts.known - hosts)
-        names = ", ".join(self._job.hosts[number].name for number in others)
+        names = ", ".join(self.names[number] for number in others)
         why = (
             f"lost {names}, without which this host has no majority of the peers of view {self.cluster.view.version}: "
             "the others may continue without it, so it stops"
@@ -201,7 +212,7 @@ class JobController:
         return ending
 
     def _release(self, host: int) -> Ending | None:
-        self.record(HostLeftEvent(host=host, name=self._job.hosts[host].name, why="its peers have left"), shown=True)
+        self.record(HostLeftEvent(host=host, name=self.names[host], why="its peers have left"), shown=True)
         # This is the leader's host: the others elect another leader.
         if host == self._job.own_host:
             return Ending(0, leaves=True)

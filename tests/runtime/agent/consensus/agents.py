@@ -74,16 +74,16 @@ def agents(
 ) -> Iterator[tuple[list[Host], list[Agent]]]:
     """So many agents, none of which follows anybody yet, and where they listen; ``serving`` are those whose service is
     of another kind. Who answers late on a busy machine is waited for; who is gone refuses at once."""
-    hosts: list[Host] = []
+    hosts, listed = list[Host](), dict[int, Host]()
     with ExitStack() as stack:
         patience = stack.enter_context(pytest.MonkeyPatch.context())
         for name in _ANSWER_DEADLINES:
             patience.setattr(name, 60.0)
         made: list[Agent] = []
         for host in range(count):
-            consensus, heard = ConsensusState(host), queue.SimpleQueue[Any]()
+            consensus, heard = ConsensusState(host, listed), queue.SimpleQueue[Any]()
             service = serving.get(host, HostService)(
-                consensus, hosts, SETTINGS, put=heard.put, started=lambda: list(started), flushed=lambda: True
+                consensus, SETTINGS, put=heard.put, started=lambda: list(started), flushed=lambda: True
             )
             server = rpc.serve(
                 (add_HostServiceServicer_to_server, service),
@@ -94,6 +94,7 @@ def agents(
             stack.callback(server.stop)
             name, _, port = server.address.rpartition(":")
             hosts.append(Host(name, 4, int(port)))
+            listed[host] = hosts[-1]
             made.append(Agent(consensus, server, heard))
         yield hosts, made
 
@@ -124,9 +125,9 @@ def replicator_of(
 ) -> Iterator[tuple[Replicator, queue.SimpleQueue[Any]]]:
     """That of a leader on the first host, which all the others follow."""
     heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=clock, put=heard.put)
+    replicator = Replicator(SETTINGS, leader=0, term=1, clock=clock, put=heard.put)
     for number in range(1, len(hosts)):
-        replicator.add_follower(number, incarnation=incarnation)
+        replicator.add_follower(number, hosts[number], incarnation=incarnation)
     try:
         yield replicator, heard
     finally:

@@ -21,18 +21,26 @@ from typing import Any
 from kungfu.runtime.agent.consensus.commit import FollowerProgress, Outcome, commit_outcome
 from kungfu.runtime.agent.consensus.election import Elected, elected_by
 from kungfu.runtime.agent.consensus.election_round import Action, ElectionRound, Stand, has_quorum, next_action
+from kungfu.runtime.agent.consensus.host_list import HostList, founded
 from kungfu.runtime.agent.consensus.replication import HEARTBEAT_EVERY_S, lost_after_s, retry_after_s
-from kungfu.runtime.agent.consensus.state import ConsensusState, JobSnapshot, parse_snapshot, serialize_snapshot
+from kungfu.runtime.agent.consensus.state import (
+    ConsensusState,
+    JobSnapshot,
+    listed_in,
+    parse_snapshot,
+    serialize_snapshot,
+)
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.placement import has_majority
 from kungfu.runtime.core.requests.request_log import RequestLog
 from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Deadlines
 from tests.runtime.agent.consensus.agents import state
 
 # All times are multiples of a power of two, so that their sums are exact.
-HEARTBEAT_S, VOTES_WITHIN_S, TICK_S, STEP_S = 1.5, 1.0, 0.25, 1 / 64
+HEARTBEAT_S, VOTES_WITHIN_S, TICK_S, STEP_S, FORGET_S = 1.5, 1.0, 0.25, 1 / 64, 3.0
 RETRY_S, LOST_S = retry_after_s(Deadlines(heartbeat_s=HEARTBEAT_S)), lost_after_s(Deadlines(heartbeat_s=HEARTBEAT_S))
 ROUND_S = VOTES_WITHIN_S + TICK_S
 # The time after which a message is answered, or its receiver lost; the leader knows it one tick later.
@@ -134,11 +142,11 @@ class ModelledAgent:
 
     patience_s = HEARTBEAT_S  # of the main loop
 
-    def __init__(self, world: World, host: int) -> None:
-        self.world, self.host, incarnation = world, host, str(next(world.numbers))
+    def __init__(self, world: World, host: int, name: str) -> None:
+        self.world, self.host, self.name, incarnation = world, host, name, str(next(world.numbers))
         self.consensus = ConsensusState(
-            host, incarnation=incarnation, clock=lambda: world.now, patience_s=self.patience_s
-        )
+            host, world.founded.listed, incarnation=incarnation, clock=lambda: world.now, patience_s=self.patience_s
+        )  # fmt: skip
         self.is_up, self.is_stopped, self.stops, self.speaks_until = True, False, 0, math.inf
         self.queue: deque[Callable[[], MainLoop]] = deque()
         self.links: dict[int, Link] = {}
@@ -189,7 +197,7 @@ class ModelledAgent:
 
     def _run(self) -> MainLoop:
         while not self.consensus.job:
-            for host in self.world.others(self.host):
+            for host in self.world.others(self):
                 self.world.call(self, host, lambda agent: agent.asked_in(self), lambda reply: None)
             yield HEARTBEAT_EVERY_S
         while self.is_up:
@@ -244,15 +252,19 @@ class ModelledAgent:
 
     def _elect(self) -> MainLoop:
         began = quorate_at = self.world.now
+        listed = {*self.consensus.hosts}
         while self.consensus.leader is None:
             log, now, votes = self.consensus.log, self.world.now, dict[int, pb.VoteReply]()
-            yield from self._ask(self.world.others(self.host), votes)
+            yield from self._ask(sorted(listed - {self.host}), votes)
             at = ElectionRound(
                 self.host, log, votes, now=now, began=began, quorate_at=quorate_at,
                 voted_term=self.consensus.voted_term, voted_at=self.consensus.voted_at, heartbeat_s=HEARTBEAT_S,
             )  # fmt: skip
             self.consensus.has_quorum = at.pre_votes.is_quorum
             quorate_at = now if at.is_quorate else quorate_at
+            if (newer := listed_in(at.pre_votes.log).keys()) - listed:
+                listed |= newer
+                continue
             action = self.next_action(at)
             if isinstance(action, Stand) and self.consensus.leader is None:
                 yield from self._stand(action)
@@ -290,6 +302,7 @@ class ModelledAgent:
         self.term, self.version, self.uncommitted = elected.term, elected.version, elected.uncommitted
         self.snapshot, self.reached = elected.snapshot, elected.reached
         self.incarnations = dict(elected.snapshot.incarnations)
+        self.consensus.hosts = self.snapshot.hosts.listed
 
     @property
     def cluster(self) -> Cluster:
@@ -326,14 +339,17 @@ class ModelledAgent:
     def is_quorum(self, hosts: Collection[int]) -> bool:
         return has_quorum(self.uncommitted, frozenset(hosts))
 
-    def _decide(self, cluster: Cluster, *, end: bytes = b"") -> MainLoop:
-        """Decides, and performs the decision when it may."""
+    def _decide(self, cluster: Cluster, hosts: HostList | None = None, *, end: bytes = b"") -> MainLoop:
+        """Decides, and performs the decision when it may; ``hosts`` are the list of hosts, if it changes."""
         if not self.is_up:
             return
         assert self.snapshot is not None
         number, end = next(self.world.numbers), end or self.snapshot.end
+        hosts = (hosts or self.snapshot.hosts).with_present(cluster.hosts.known, self.world.now)
         pids, incarnations = {**self.snapshot.pids, number: self.term}, dict(self.incarnations)
-        self.snapshot = JobSnapshot(cluster, pids=pids, incarnations=incarnations, end=end)
+        self.snapshot = JobSnapshot(cluster, pids=pids, incarnations=incarnations, end=end, hosts=hosts)
+        self.consensus.hosts = hosts.listed
+        assert cluster.hosts.known <= hosts.listed.keys(), "every member is listed"
         self.version, self.uncommitted = self.version + 1, (*self.uncommitted, cluster)
         self.world.note_held(self.host, self.snapshot)
         message = pb.ReplicateRequest(state=serialize_snapshot(self.snapshot), version=self.version)
@@ -400,7 +416,17 @@ class ModelledAgent:
             self.queue.append(partial(self._admit, agent))
 
     def _admit(self, agent: ModelledAgent) -> MainLoop:
-        host = agent.host
+        assert self.snapshot is not None
+        hosts = self.snapshot.hosts
+        # It is not listed, or not any more.
+        if hosts.number_of(agent.name) is None:
+            yield from self._decide(self.cluster, hosts.with_host(Host(agent.name, 4, 1)))
+        # It does not know its number yet.
+        host = self.snapshot.hosts.number_of(agent.name)
+        if host is not None and host != agent.host and self.is_up:
+            self.world.deliver(self.host, agent.host, partial(self.world.number, agent, host))
+        if host is None or host != agent.host or not self.is_up:
+            return
         # It is a member, or the one before it on its host is: it asks again.
         if host in self.cluster.hosts.known:
             return
@@ -417,6 +443,33 @@ class ModelledAgent:
         yield from self._decide(self.cluster, end=b"over")
         if self.is_up:
             self.finish("over", pb.ReplicateRequest(end=pb.JobEnd()))
+
+    def release(self, host: int) -> MainLoop:
+        """A host got a notice: its peers leave the view, and then it leaves the job and the list."""
+        view, hosts = self.cluster.view, self.cluster.hosts
+        assert view is not None
+        assert self.snapshot is not None
+        staying = tuple(peer for peer in view.peers if hosts.of[peer.id] != host)
+        # It is not in the job, or no peer would be left.
+        if host == self.host or host not in hosts.slots or not staying:
+            return
+        slots = {one: number for one, number in hosts.slots.items() if one != host}
+        leaving = replace(hosts, slots=slots, leaving=hosts.leaving | {host})
+        yield from self._decide(replace(self.cluster, view=View(view.version + 1, staying), hosts=leaving))
+        if self.is_up:
+            gone = replace(self.cluster.hosts, leaving=self.cluster.hosts.leaving - {host})
+            yield from self._decide(replace(self.cluster, hosts=gone), self.snapshot.hosts.without([host]))
+        if self.is_up:
+            self.links.pop(host, None)
+            self.world.call(self, host, lambda agent: agent.finish("released"), lambda reply: None)
+
+    def forget(self) -> MainLoop:
+        """The host that is lost for the longest time leaves the list."""
+        assert self.snapshot is not None
+        hosts = self.snapshot.hosts
+        number = hosts.to_forget(self.uncommitted, now=self.world.now, forget_s=FORGET_S)
+        if number is not None:
+            yield from self._decide(self.cluster, hosts.without([number]))
 
     def leave(self) -> None:
         """Leaves the job, without a quorum."""
@@ -449,9 +502,12 @@ class World:
         self.performed: dict[int, int] = {}  # the term of each performed decision
         self.is_over = False
         self.ends: list[tuple[float, ModelledAgent, str]] = []
-        self.agents = {host: self.kind(self, host) for host in range(hosts)}
+        self.founded = founded(Host(f"host {host}", 4, 1) for host in range(hosts))
+        self.named: dict[int, str] = {}  # the name of the agent that was given each number
+        self.agents = {host: self.kind(self, host, f"host {host}") for host in range(hosts)}
         incarnations = {host: agent.consensus.incarnation for host, agent in self.agents.items()}
-        first = replace(parse_snapshot(state(*placement, hosts=hosts)), incarnations=incarnations)
+        first = parse_snapshot(state(*placement, hosts=hosts))
+        first = replace(first, incarnations=incarnations, hosts=self.founded)
         everybody = frozenset(self.agents)
         self.agents[0].consensus.become_leader("job", 1)
         self.agents[0].begin(Elected(1, 0, first, RequestLog(), everybody, everybody, (first.cluster,)))
@@ -472,8 +528,8 @@ class World:
             action()
         self.now = until
 
-    def others(self, host: int) -> list[int]:
-        return [one for one in self.agents if one != host]
+    def others(self, agent: ModelledAgent) -> list[int]:
+        return [host for host, one in self.agents.items() if one is not agent]
 
     def links(self, one: int, other: int) -> bool:
         """True if messages pass in both directions."""
@@ -494,10 +550,12 @@ class World:
         self, caller: ModelledAgent, host: int, handle: Callable[[ModelledAgent], Any], answer: Callable[[Any], Any]
     ) -> None:
         """A call of the agent that runs on the host by now: a connection to it does not reach the one after it."""
-        callee = self.agents[host]
+        # Nothing runs any more where a host was that came back under another number.
+        if (callee := self.agents.get(host)) is None:
+            return
 
         def arrive() -> None:
-            if callee.is_up or self.agents[host] is callee:
+            if callee.is_up or self.agents.get(host) is callee:
                 reply = handle(callee) if callee.is_up else REFUSED
                 self.deliver(host, caller.host, lambda: caller.speaks and answer(reply))
 
@@ -505,9 +563,26 @@ class World:
 
     def restart(self, host: int) -> None:
         """Another agent starts on a host, after the end of the one before it."""
-        assert not self.agents[host].is_up
-        self.agents[host] = self.kind(self, host)
+        before = self.agents[host]
+        assert not before.is_up
+        self.agents[host] = self.kind(self, host, before.name)
         self.agents[host].start()
+
+    def join(self) -> None:
+        """An agent starts that no list names; it has no number yet."""
+        host = -next(self.numbers)
+        self.agents[host] = self.kind(self, host, f"joiner {host}")
+        self.agents[host].start()
+
+    def number(self, agent: ModelledAgent, number: int) -> None:
+        """A leader has told an agent its number."""
+        assert self.named.setdefault(number, agent.name) == agent.name, f"number {number} was given twice"
+        # It was told before, or has ended.
+        if agent.host == number or not agent.is_up or agent.consensus.job:
+            return
+        assert number not in self.agents or not self.agents[number].is_up, f"two agents have number {number}"
+        del self.agents[agent.host]
+        self.agents[number], agent.host, agent.consensus.host = agent, number, number
 
     # ---- what must hold ----------------------------------------------------------------------------------------------
 
@@ -589,4 +664,6 @@ class World:
         # An agent leaves, or has been given up, for what it, or a leader, has heard before.
         for at, agent, how in self.ends:
             is_member = agent.host in hosts and self.links(agent.host, leader.host)
-            assert at < began or not is_member or how in ("left", "fenced"), f"host {agent.host} of {hosts}: {how}"
+            assert at < began or not is_member or how in ("left", "fenced", "released"), (
+                f"host {agent.host} of {hosts}: {how}"
+            )

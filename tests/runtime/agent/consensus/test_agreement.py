@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +27,7 @@ from hypothesis.stateful import (
 from kungfu.runtime.agent.consensus.commit import Outcome
 from kungfu.runtime.agent.consensus.election_round import Action, ElectionRound, Stand
 from kungfu.runtime.ipc import messages_pb2 as pb
-from tests.runtime.agent.consensus.modelled import HEARTBEAT_S, STEP_S, Link, ModelledAgent, World
+from tests.runtime.agent.consensus.modelled import HEARTBEAT_S, STEP_S, Link, MainLoop, ModelledAgent, World
 from tests.soak import SOAK
 
 EXAMPLES = int(os.environ.get("KUNGFU_SOAK_EXAMPLES", "500"))
@@ -46,13 +47,19 @@ class Agreement(RuleBasedStateMachine):
         seed=st.integers(0, 1 << 16), may_end=st.sampled_from([False, False, False, True]),
     )  # fmt: skip
     def begin(self, hosts: int, placement: list[int], seed: int, may_end: bool) -> None:
-        self.hosts, self.may_end = hosts, may_end
+        self.may_end = may_end
         self.world = World(hosts, [host % hosts for host in placement], seed=seed, kind=self.kind)
 
     def host(self, who: int) -> int:
         """The number of a host of this job."""
         leaders = (host for host, agent in self.world.agents.items() if agent.is_up and agent.consensus.is_leader)
-        return next(leaders, 0) if who < 0 else who % self.hosts
+        hosts = sorted(self.world.agents)
+        return next(leaders, hosts[0]) if who < 0 else hosts[who % len(hosts)]
+
+    def of_leaders(self, action: Callable[[ModelledAgent], MainLoop]) -> None:
+        for agent in self.world.agents.values():
+            if agent.consensus.is_leader:
+                agent.queue.append(partial(action, agent))
 
     @rule(one=WHO, others=st.sets(HOST, min_size=1, max_size=3), ways=st.sampled_from(["to", "from", "both"]))
     def cut(self, one: int, others: set[int], ways: str) -> None:
@@ -100,22 +107,31 @@ class Agreement(RuleBasedStateMachine):
     @precondition(lambda self: any(not agent.is_up for agent in self.world.agents.values()))
     @rule()
     def begin_anew(self) -> None:
-        for host, agent in self.world.agents.items():
+        for host, agent in [*self.world.agents.items()]:
             if not agent.is_up:
                 self.world.restart(host)
 
     @rule(wish=st.lists(HOST, max_size=5))
     def place_peers(self, wish: list[int]) -> None:
-        for agent in self.world.agents.values():
-            if agent.consensus.is_leader:
-                agent.queue.append(partial(agent.place, wish))
+        self.of_leaders(lambda agent: agent.place(wish))
+
+    @precondition(lambda self: len(self.world.agents) < MOST + 2)
+    @rule()
+    def join(self) -> None:
+        self.world.join()
+
+    @rule(who=WHO)
+    def release(self, who: int) -> None:
+        self.of_leaders(lambda agent: agent.release(self.host(who)))
+
+    @rule()
+    def forget(self) -> None:
+        self.of_leaders(lambda agent: agent.forget())
 
     @precondition(lambda self: self.may_end)
     @rule()
     def end_job(self) -> None:
-        for agent in self.world.agents.values():
-            if agent.consensus.is_leader:
-                agent.queue.append(agent.end_job)
+        self.of_leaders(lambda agent: agent.end_job())
 
     @invariant()
     def time_passes(self) -> None:

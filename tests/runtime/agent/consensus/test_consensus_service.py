@@ -28,10 +28,9 @@ from tests.runtime.peer.test_peer_service import Call, RefusedError
 
 def follower(put: Any, flushed: Any = lambda: True) -> tuple[ConsensusState, HostService]:
     """The agent of host 1, which has heard of a leader on host 0 whose port refuses by now."""
-    hosts = [Host("127.0.0.1", 1, free_port("127.0.0.1"))] * 3
-    consensus = ConsensusState(1)
+    consensus = ConsensusState(1, dict.fromkeys(range(3), Host("127.0.0.1", 1, free_port("127.0.0.1"))))
     assert consensus.append(pb.ReplicateRequest(job="job", term=1, leader=0, now=7.0, number=1)) == ""
-    return consensus, HostService(consensus, hosts, SETTINGS, put=put, started=list, flushed=flushed)
+    return consensus, HostService(consensus, SETTINGS, put=put, started=list, flushed=flushed)
 
 
 def test_an_agent_that_learns_of_the_lost_leader_by_a_vote_request_acts_once() -> None:
@@ -91,13 +90,13 @@ def test_as_long_as_a_job_is_known_nobody_founds_another_one() -> None:
     )
     consensus.lose_leader()
     assert service.AdmitHost(again, None).retry
-    fresh = HostService(ConsensusState(1), (), SETTINGS, put=[].append, started=list, flushed=lambda: True)
+    fresh = HostService(ConsensusState(1), SETTINGS, put=[].append, started=list, flushed=lambda: True)
     assert not fresh.AdmitHost(again, None).retry
 
 
 def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:
     consensus = ConsensusState(1)
-    front = LeaderProxy(object(), AgentServiceStub, LeaderClient(consensus, (), SETTINGS), consensus, deadline_s=300.0)
+    front = LeaderProxy(object(), AgentServiceStub, LeaderClient(consensus, SETTINGS), consensus, deadline_s=300.0)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(front.ReportEvent, pb.PeerReport(), Call())
         consensus.close()

@@ -66,7 +66,7 @@ def test_an_event_costs_the_same_however_many_requests_were_answered() -> None:
         assert sizes[3][1] <= sizes[1][1] + 8
         # One that comes later, or is back, holds the requests too.
         replicator.remove_follower(1)
-        replicator.add_follower(1, anew=False)
+        replicator.add_follower(1, hosts[1], anew=False)
         assert Measuring.sizes.get(timeout=180.0)[0] == len(answered)
 
 
@@ -141,7 +141,7 @@ def test_messages_arrive_in_their_order_and_once_also_after_another_admission() 
             replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=peer)]))
         assert replicator.commit(state(0, 1, hosts=2)) == "committed"
         replicator.remove_follower(1)
-        replicator.add_follower(1, anew=False)
+        replicator.add_follower(1, hosts[1], anew=False)
         replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=50)]))
         assert replicator.commit(state(0, 1, hosts=2, version=2)) == "committed"
         starts: list[int] = []

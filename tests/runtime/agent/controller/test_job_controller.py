@@ -50,7 +50,7 @@ def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_pa
     with agents(3) as (hosts, (founder, one, two)), context_of(founder, hosts, tmp_path) as context:
         controller = JobController(context, None)
         for number in (1, 2):
-            controller.replicator.add_follower(number)
+            controller.replicator.add_follower(number, hosts[number])
         two.stop()  # so not all hold the first view, and the state before it may still count
         assert controller.apply((cluster_of(state(0, 1, 2, hosts=3)), [])) is None
         one.stop()
@@ -76,7 +76,7 @@ def test_a_leader_that_hears_nobody_ends_only_its_own_part_of_the_job(tmp_path: 
         three = cluster_of(state(0, 1, 2, hosts=3))
         with controlling(replace(alone, settings=HASTY), three) as controller:
             for number in (1, 2):
-                controller.replicator.add_follower(number)
+                controller.replicator.add_follower(number, hosts[number])
             ending = controller.fail(Fail(-1, "a deadline has expired", late=True))
         assert [agent.held.end for agent in others] == [b"", b""], "what they hold, the next leader would do"
     assert (ending.code, ending.leaves) == (NO_QUORUM_CODE, True)
