@@ -19,7 +19,7 @@ from kungfu.runtime.hosts import Host, addresses_of, local_addresses, on_one_mac
 
 SECRET_KEY = "KUNGFU_SECRET"
 
-_PORT = 28100
+_PORT, _HIGHEST_PORT = 28100, 65535
 _ALONE = "127.0.0.1"
 _LEAST_SECRET_BYTES = 16
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -31,12 +31,23 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Hosting:
-    """The hosts of the job in the order of the command line, and the index of this host."""
+    """The hosts of the job in the order of the command line, and the index of this host.
+
+    Args:
+        hosts: The hosts; of a host that joins a running job, this host alone.
+        index: The index of this host.
+        job: The name of the job, if this host creates the job.
+        secret: The secret in hexadecimal, the same on all hosts.
+        join: The addresses of hosts of the job that this host joins; empty if this host is in the job's list.
+        min_hosts: The number of hosts with which the job begins; 0 for all ``hosts``.
+    """
 
     hosts: tuple[Host, ...]
     index: int
-    job: str  # the name of the job, if this host creates the job
-    secret: str  # in hexadecimal, the same on all hosts
+    job: str
+    secret: str
+    join: tuple[str, ...] = ()
+    min_hosts: int = 0
 
     @property
     def local(self) -> Host:
@@ -44,53 +55,114 @@ class Hosting:
 
     def folder(self, stem: Path) -> Path:
         """The path ``stem``; except on the first host, the host's name is appended, to keep hosts' records apart."""
-        return stem if self.index == 0 else stem.with_name(f"{stem.name}-{self.local.name}")
+        return stem if self.index == 0 and not self.join else stem.with_name(f"{stem.name}-{self.local.name}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options for hosts to ``parser``."""
     group = parser.add_argument_group(
-        "several hosts", "Start the same command on each host; the first in the list creates the job (docs/hosts.md)."
+        "several hosts",
+        "Start the same command on each host; the first in the list creates the job. Others may join (docs/hosts.md).",
     )
     add = group.add_argument
     add("-H", "--hosts", metavar="HOST:SLOTS,...", help="the hosts, each with its number of slots for peers")
-    add("--self", dest="own_name", metavar="HOST", help="this host in the list (found by its addresses)")
+    add(
+        "--self", dest="own_name", metavar="HOST[:SLOTS]",
+        help="this host in the list (found by its addresses); without a list, also its slots",
+    )  # fmt: skip
+    add("--join", metavar="HOST[:PORT],...", help="join the running job of these hosts, any of its hosts, as --self")
+    add("--min-hosts", type=int, metavar="N", help="begin with N hosts, and take the others later (all in the list)")
     add("--port", type=int, metavar="N", help=f"the port of kungfu-run, the same on every host ({_PORT})")
     add("--secret-file", type=Path, metavar="FILE", help=f"the hosts' shared secret, in hexadecimal ({SECRET_KEY})")
 
 
 def read_hosting(
-    given: argparse.Namespace, *, maximum: int, attachment: str, environment: Mapping[str, str]
+    given: argparse.Namespace, *, size: int, maximum: int, attachment: str, environment: Mapping[str, str]
 ) -> Hosting:
-    """The hosts that a command line names; without ``--hosts``, only this machine at a loopback address.
+    """The hosts that a command line names; without any, only this machine at a loopback address.
 
     Raises:
-        UsageError: The hosts cannot form a job of up to ``maximum`` peers with the attachment, or the options conflict.
+        UsageError: The hosts cannot form a job of ``size`` peers with the attachment, or the options conflict.
     """
+    names_itself = given.own_name is not None and ":" in given.own_name
     # On one machine nothing is shared with other hosts, so a random secret for this job is enough.
-    if given.hosts is None:
-        options = {"--self": given.own_name, "--port": given.port, "--secret-file": given.secret_file}
+    if given.hosts is None and given.join is None and not names_itself:
+        options = {
+            "--self": given.own_name, "--port": given.port, "--secret-file": given.secret_file,
+            "--min-hosts": given.min_hosts,
+        }  # fmt: skip
         for name, value in options.items():
             if value is not None:
-                raise UsageError(f"{name} {value}: is about the hosts of a job; give --hosts HOST:SLOTS,... too")
+                raise UsageError(
+                    f"{name} {value}: is about the hosts of a job; give --hosts HOST:SLOTS,..., or --self HOST:SLOTS, "
+                    "too"
+                )
         return Hosting((Host(_ALONE, maximum, 0),), 0, secrets.token_hex(4), secrets.token_hex(32))
-    hosts = parse_hosts(given.hosts, port=_PORT if given.port is None else given.port)
-    slots = sum(host.slots for host in hosts)
-    if maximum > slots:
+    port, secret = _PORT if given.port is None else given.port, _secret(given.secret_file, environment)
+    if given.hosts is None:
+        return _unlisted(given, port, secret, size=size, attachment=attachment)
+    if given.join is not None or names_itself:
+        option = f"--join {given.join}" if given.join is not None else f"--self {given.own_name}"
         raise UsageError(
-            f"--max {maximum} (or -np): --hosts {given.hosts} has room for {slots} peers; give the hosts more slots, "
-            "or the job fewer peers"
+            f"--hosts {given.hosts} and {option}: a host is in the list (--hosts, --self HOST) or in none (--self "
+            "HOST:SLOTS, with --join to join a job); give one of the two"
         )
-    _check_reach(hosts, attachment=attachment)
+    hosts = parse_hosts(given.hosts, port=port)
+    min_hosts = _min_hosts(given, hosts, size=size)
+    _check_reach(hosts, attachment=attachment, option="--hosts")
     index = own_index(hosts, given.own_name, local_addresses=local_addresses())
-    secret = _secret(given.secret_file, environment)
     # Several hosts cannot agree on a random secret; a single host generates one.
     if secret is None and len(hosts) > 1:
         raise UsageError(f"several hosts need a secret that they share; {_HOW}")
-    return Hosting(hosts, index, secrets.token_hex(4), secret or secrets.token_hex(32))
+    return Hosting(hosts, index, secrets.token_hex(4), secret or secrets.token_hex(32), min_hosts=min_hosts)
 
 
-def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
+def _unlisted(given: argparse.Namespace, port: int, secret: str | None, *, size: int, attachment: str) -> Hosting:
+    """The hosting of a host that no list names: it joins a job with ``--join``, and else founds a job."""
+    if given.own_name is None or ":" not in given.own_name:
+        raise UsageError(f"--join {given.join}: give this host's name and its slots too, as in --self 10.0.0.3:2")
+    own = parse_hosts(given.own_name, port=port)
+    if len(own) > 1:
+        raise UsageError(f"--self {given.own_name}: must be one host, HOST:SLOTS")
+    if secret is None:
+        raise UsageError(f"hosts that join a job need the secret of the job; {_HOW}")
+    if given.join is None:
+        min_hosts = _min_hosts(given, own, size=size)
+        return Hosting(own, 0, secrets.token_hex(4), secret, min_hosts=min_hosts)
+    if given.min_hosts is not None:
+        raise UsageError(f"--min-hosts {given.min_hosts}: is for the host that founds the job, not with --join")
+    others = tuple(_address(word.strip(), port) for word in given.join.split(","))
+    if any(other.address == own[0].address for other in others):
+        raise UsageError(f"--join {given.join}: names this host itself; name hosts that are in the job")
+    _check_reach((*own, *others), attachment=attachment, option="--self and --join")
+    return Hosting(own, 0, "", secret, tuple(other.address for other in others))
+
+
+def _address(word: str, port: int) -> Host:
+    """The host of an address ``HOST[:PORT]``, without slots."""
+    name, _, number = word.partition(":")
+    if number and not (number.isdecimal() and 1 <= int(number) <= _HIGHEST_PORT):
+        raise UsageError(f"--join {word}: the port must be from 1 to {_HIGHEST_PORT}, as in 10.0.0.1:{_PORT}")
+    [host] = parse_hosts(f"{name}:1", port=int(number) if number else port)
+    return host
+
+
+def _min_hosts(given: argparse.Namespace, hosts: Sequence[Host], *, size: int) -> int:
+    """The value of ``--min-hosts``, 0 if it is not given; refuses more first peers than slots."""
+    slots, number = sum(host.slots for host in hosts), given.min_hosts
+    if number is not None and number < 1:
+        raise UsageError(f"--min-hosts {number}: must be 1 or more")
+    # Hosts that no list names bring slots of their own.
+    if size > slots and (number or 0) <= len(hosts):
+        names = given.hosts if given.hosts is not None else given.own_name
+        raise UsageError(
+            f"-np {size}: {names} has room for {slots} peers; give the hosts more slots, or the job fewer peers, or "
+            "begin when hosts have joined (--min-hosts)"
+        )
+    return number or 0
+
+
+def _check_reach(hosts: Sequence[Host], *, attachment: str, option: str) -> None:
     """Refuses hosts whose peers could not reach each other."""
     # Peers on one machine reach each other by any address.
     if len(hosts) == 1 or on_one_machine(hosts):
@@ -105,7 +177,7 @@ def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
         if on_one_machine([host]):
             found = ", ".join(sorted(addresses_of(host.name)))
             raise UsageError(
-                f"--hosts: {host.name} is {found} on this machine, where no other host can reach it; name the host by "
+                f"{option}: {host.name} is {found} on this machine, where no other host can reach it; name the host by "
                 "an address that all hosts reach, or correct /etc/hosts"
             )
 

@@ -316,7 +316,9 @@ def _run(given: argparse.Namespace) -> int:
     maximum = given.peers if given.max is None else given.max
     _check_numbers(given, maximum=maximum)
     _check_policies(given.policy)
-    hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
+    hosting = read_hosting(
+        given, size=given.peers, maximum=maximum, attachment=given.attachment, environment=os.environ
+    )  # fmt: skip
     watched = exports.read_exports(given, hosting=hosting)
     command, settings = _command(given.command), _settings(given, hosting, maximum=maximum)
     spares = _spares(given.spares, command, maximum=maximum)
@@ -336,7 +338,8 @@ def _run(given: argparse.Namespace) -> int:
     journal = Journal(folder, trace_limit_bytes=round(given.trace_limit * 1e6), continues=given.restarts > 0)
     job = JobSpec(
         command, given.peers, settings, dict(os.environ), ReplacementLimits(given.failures, given.preemptions),
-        given.scaling, hosting.hosts, hosting.index, spares, given.restarts,
+        given.scaling, hosting.hosts, hosting.index, spares, given.restarts, join=hosting.join,
+        min_hosts=hosting.min_hosts,
     )  # fmt: skip
     with make_console(journal.folder) as console:
         with exports.exporting(watched, journal.folder, report=console.remark) as running:

@@ -15,16 +15,22 @@ from kungfu.runtime.hosts import Host
 SECRET = "5e" * 32
 KNOWN = {SECRET_KEY: SECRET}
 HERE = ("-H", "127.0.0.1:2,127.0.0.2:2", "--self", "127.0.0.2")
+JOINER = ("--self", "127.0.0.3:2")
 MACHINES = ("-H", "192.0.2.1:2,192.0.2.2:2", "--self", "192.0.2.2")
 
 
 def read(
-    *words: str, maximum: int = 2, attachment: str = "local", environment: dict[str, str] | None = None
+    *words: str,
+    maximum: int = 2,
+    size: int | None = None,
+    attachment: str = "local",
+    environment: dict[str, str] | None = None,
 ) -> Hosting:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     given = parser.parse_args(words)
-    return read_hosting(given, maximum=maximum, attachment=attachment, environment=environment or {})
+    size = maximum if size is None else size
+    return read_hosting(given, size=size, maximum=maximum, attachment=attachment, environment=environment or {})
 
 
 def test_without_hosts_this_one_is_alone_with_a_secret_of_its_own() -> None:
@@ -77,6 +83,16 @@ def test_a_secret_file_that_others_may_read_is_refused_with_what_to_type(tmp_pat
     assert SECRET not in str(refused.value)
 
 
+def test_a_host_that_no_list_names_founds_a_job_or_joins_one(tmp_path: Path) -> None:
+    alone = read(*JOINER, "--min-hosts", "3", size=4, environment=KNOWN)
+    assert (alone.hosts, alone.join, alone.min_hosts) == ((Host("127.0.0.3", 2, 28100),), (), 3)
+    joiner = read("--join", "127.0.0.1,127.0.0.2:4000", *JOINER, "--port", "28101", size=9, environment=KNOWN)
+    assert joiner.join == ("127.0.0.1:28101", "127.0.0.2:4000")
+    assert joiner.local == Host("127.0.0.3", 2, 28101)
+    assert joiner.folder(tmp_path / "run") == tmp_path / "run-127.0.0.3"
+    assert read(*HERE, "--min-hosts", "1", maximum=9, size=2, environment=KNOWN).min_hosts == 1
+
+
 def test_peers_for_every_slot_and_shared_memory_on_loopback_are_allowed() -> None:
     assert len(read(*HERE, maximum=4, environment=KNOWN).hosts) == 2
     assert read(*MACHINES, attachment="horovod", environment=KNOWN).index == 1
@@ -87,7 +103,7 @@ def test_peers_for_every_slot_and_shared_memory_on_loopback_are_allowed() -> Non
     ("words", "given", "message"),
     [
         (HERE, {}, r"import secrets; print\(secrets.token_hex\(32\)\).*every host.*mode 0600"),
-        (HERE, {"environment": KNOWN, "maximum": 5}, r"--max 5 .* has room for 4 peers"),
+        (HERE, {"environment": KNOWN, "size": 5}, r"-np 5: .* has room for 4 peers; .*--min-hosts"),
         ((*HERE, "--secret-file", "no/file"), {"environment": KNOWN}, r"--secret-file no/file: cannot be read"),
         (MACHINES, {"environment": KNOWN}, "between hosts give --attachment horovod"),
         (("-H", "localhost:2,192.0.2.2:2", "--self", "localhost"), {"environment": KNOWN, "attachment": "horovod"},
@@ -95,6 +111,19 @@ def test_peers_for_every_slot_and_shared_memory_on_loopback_are_allowed() -> Non
         (("--self", "a"), {}, "--self a: .* give --hosts"),
         (("--port", "4000"), {}, "--port 4000: .* give --hosts"),
         (("--secret-file", "secret"), {}, "--secret-file secret: .* give --hosts"),
+        (("--min-hosts", "2"), {}, "--min-hosts 2: .* give --hosts"),
+        (("-H", "127.0.0.1:2", "--min-hosts", "0"), {}, "--min-hosts 0: must be 1 or more"),
+        (("--self", "127.0.0.3:2"), {}, "hosts that join a job need the secret"),
+        (("--self", "127.0.0.3:2,127.0.0.4:1"), {"environment": KNOWN}, "must be one host"),
+        ((*HERE, "--join", "127.0.0.1"), {"environment": KNOWN}, "--join 127.0.0.1: a host is in the list"),
+        (("-H", "127.0.0.1:2", "--self", "127.0.0.1:2"), {"environment": KNOWN}, "--self 127.0.0.1:2: a host is in"),
+        (("--join", "127.0.0.1", "--self", "127.0.0.3"), {"environment": KNOWN}, "give this host's name and its slots"),
+        (("--join", "127.0.0.1:x", *JOINER), {"environment": KNOWN}, "--join 127.0.0.1:x: the port must be"),
+        (("--join", "127.0.0.3", *JOINER), {"environment": KNOWN}, "names this host itself"),
+        (("--join", "127.0.0.1", "--min-hosts", "2", *JOINER), {"environment": KNOWN}, "for the host that founds"),
+        (("--join", "192.0.2.1", *JOINER), {"environment": KNOWN, "attachment": "horovod"},
+         r"--self and --join: 127\.0\.0\.3 is .* on this machine, where no other host can reach it"),
+        (("--join", "192.0.2.1", "--self", "192.0.2.3:2"), {"environment": KNOWN}, "give --attachment horovod"),
     ],
 )  # fmt: skip
 def test_hosts_that_cannot_form_a_job_are_refused(words: tuple[str, ...], given: dict[str, Any], message: str) -> None:

@@ -197,6 +197,7 @@ class Hosts:
 
     jobs: list[Job]
     launch: Callable[[int, str], Job]
+    joiner: Callable[..., Job]
 
     def __getitem__(self, host: int) -> Job:
         return self.jobs[host]
@@ -208,6 +209,11 @@ class Hosts:
     def back(self, host: int) -> None:
         """Starts the same line again on a host on which it has ended."""
         self.jobs.append(self.launch(host, f"host-{host}-again"))
+
+    def join(self, host: int, slots: int, *options: object, name: str = "", **given: object) -> Job:
+        """Starts another host, 127.0.0.``host``, that no list names; more ``options`` may replace others."""
+        self.jobs.append(self.joiner(host, slots, *options, name=name or f"joiner-{host}", **given))
+        return self.jobs[-1]
 
     def ends(self) -> list[Ended]:
         """The end of each host, those last that came back; an error if one has not within the deadline."""
@@ -233,10 +239,14 @@ def started_on_hosts(
         line: list[Any] = ["-H", listed, *itself, "--port", port, *options]
         return launched(tmp_path, *line, name=name, environment=shared, host=members[host], **given)
 
+    def joiner(host: int, room: int, *more: object, name: str, **other: Any) -> Job:
+        line: list[Any] = ["--join", names[-1], "--self", f"127.0.0.{host}:{room}", "--port", port, *options, *more]
+        return launched(tmp_path, *line, name=name, **{**given, "environment": shared, **other})
+
     jobs: list[Job] = []
     with cleared(jobs):
         jobs += [launch(host, f"host-{host}") for host in range(len(names))]
-        yield Hosts(jobs, launch)
+        yield Hosts(jobs, launch, joiner)
 
 
 def job_results(

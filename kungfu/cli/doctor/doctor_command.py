@@ -54,8 +54,8 @@ def run(given: argparse.Namespace) -> int:
     if not 0 <= given.wait <= _LONGEST_WAIT_S:
         raise UsageError(f"--wait {given.wait:g}: must be from 0 to {_LONGEST_WAIT_S:g} seconds")
     attachment = given.attachment or _usual_attachment(given)
-    hosting = read_hosting(given, maximum=1, attachment=attachment, environment=os.environ)
-    slots = given.peers if given.hosts is None else hosting.local.slots
+    hosting = read_hosting(given, size=1, maximum=1, attachment=attachment, environment=os.environ)
+    slots = hosting.local.slots if hosting.local.port else given.peers
     libraries = installed_libraries()
     # A spinner shows on a terminal that checks are under way.
     with Console(stderr=True).status(_PROBING):
@@ -80,10 +80,11 @@ def run(given: argparse.Namespace) -> int:
 
 def _usual_attachment(given: argparse.Namespace) -> AttachmentName:
     """The usual attachment: shared memory for one machine, Horovod for several machines."""
-    if given.hosts is None:
+    listed = given.hosts if given.join is None else given.own_name
+    if listed is None:
         return "local"
-    hosts = parse_hosts(given.hosts, port=given.port or 1)
-    return "local" if len(hosts) == 1 or on_one_machine(hosts) else "horovod"
+    hosts = parse_hosts(listed, port=given.port or 1)
+    return "local" if (len(hosts) == 1 and given.join is None) or on_one_machine(hosts) else "horovod"
 
 
 def _others(hosting: Hosting, libraries: dict[str, str], *, wait_s: float) -> list[Finding]:

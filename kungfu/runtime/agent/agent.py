@@ -108,9 +108,9 @@ class Agent:
         self._several_hosts = job.is_networked
         # The number of this host in the recorded events; ``None`` if the job has only one host.
         self._recorded_host = job.own_host if self._several_hosts else None
+        number, hosts = (-1, dict[int, Host]()) if job.join else (job.own_host, dict(enumerate(job.hosts)))
         consensus = ConsensusState(
-            job.own_host, dict(enumerate(job.hosts)), incarnation=secrets.token_hex(8),
-            patience_s=job.deadlines.heartbeat_s,
+            number, hosts, incarnation=secrets.token_hex(8), patience_s=job.deadlines.heartbeat_s
         )  # fmt: skip
         slots = job.hosts[job.own_host].slots if self._several_hosts else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
@@ -216,6 +216,7 @@ class Agent:
                 admitted = request_admission(
                     context.job, settings, interrupted=interrupted, incarnation=context.consensus.incarnation,
                     threads=supervisor.threads, devices=len(supervisor.devices),
+                    on_number=lambda number: setattr(context.consensus, "host", number),
                 )  # fmt: skip
             # The job refuses this host, or no leader has admitted it in time.
             except KungfuError as error:
@@ -229,6 +230,12 @@ class Agent:
         # A job that is started again gets another name, so that nothing of the run before is taken for its own.
         if founds and (self._several_hosts or context.job.restarts):
             settings = replace(settings, job=secrets.token_hex(4))
+        if self._several_hosts and admitted is not None:
+            # The leader has given this host its number, and a job that was joined has settings of its own.
+            self._job = replace(self._job, own_host=admitted.number, settings=settings)
+            self._recorded_host = admitted.number
+            context = replace(context, job=self._job)
+            context.consensus.hosts = {**context.consensus.hosts, **admitted.hosts}
         try:
             self._claim_checkpoints(settings)
             restart = plan_restart(self._journal.folder, context.job) if founds and context.job.restarts else None
@@ -358,7 +365,9 @@ class Agent:
             (add_HostServiceServicer_to_server, hosts),
             host=job.settings.agent,
             secret=job.settings.secret,
-            threads=8 + 2 * (job.settings.limits.maximum + job.spares.number) + 4 * len(job.hosts),
+            threads=8
+            + 2 * (job.settings.limits.maximum + job.spares.number)
+            + 4 * max(len(job.hosts), job.settings.limits.maximum),
             port=job.hosts[job.own_host].port,
         )
 

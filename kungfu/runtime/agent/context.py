@@ -36,6 +36,9 @@ class JobSpec:
         spares: The number of peers that get ready before the job wants them, and the stage at which they wait.
         restarts: The number of restarts in a row without a newer checkpoint after which the job ends.
         lost: The failure by which this process has lost the job before, if the job is started again.
+        join: The addresses of hosts of a running job that this host joins, each HOST:PORT; then ``hosts`` contains this
+            host alone, until the job has given it a number. Empty for a host that is in the list of the job.
+        min_hosts: The number of hosts with which the job begins; 0 for all ``hosts``.
     """
 
     command: tuple[str, ...]
@@ -49,6 +52,8 @@ class JobSpec:
     spares: SpareLimits = field(default_factory=SpareLimits)
     restarts: int = 0
     lost: str = ""
+    join: tuple[str, ...] = ()
+    min_hosts: int = 0
 
     @property
     def is_networked(self) -> bool:

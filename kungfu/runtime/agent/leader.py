@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +18,16 @@ from kungfu.event_log import events
 from kungfu.runtime.agent.agent_service import PhaseProgressAsked
 from kungfu.runtime.agent.consensus.consensus_service import AdmissionRequested, LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.consensus.election import Elected
-from kungfu.runtime.agent.consensus.host_admission import mismatch
+from kungfu.runtime.agent.consensus.host_admission import listed_reply, refusal_of
 from kungfu.runtime.agent.consensus.replication import HostReported
-from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
+from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec, SignalReceived
 from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.controller.peer_client import FormationFailed, NotifyFailed
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import UNBOUNDED, Cluster, Hosts
 from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.requests.request_log import current
+from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_peer
 
@@ -50,7 +52,6 @@ class Leader:
         # The running peers according to the previous leader's state; some of its last commands may be lost.
         self._inherited = self.cluster.alive if elected else frozenset[int]()
         self._elected, self._began = elected, self._clock()
-        self._admissions: list[pb.Records] = []  # the record so far, for hosts that are admitted before the job begins
         if self._has_followers:
             broadcast = self._controller.replicator.broadcast
             context.recorder.replicate = lambda records: broadcast(pb.ReplicateRequest(reports=[records]))
@@ -73,7 +74,7 @@ class Leader:
             return self._take_over(self._elected)
         self._controller.incarnations[self._job.own_host] = self._context.consensus.incarnation
         if self._restart is not None:
-            self._admissions.append(self._context.recorder.event(self._restart, shown=True))
+            self._context.recorder.event(self._restart, shown=True)
             self._controller.requests.on_record(self._restart)
         self._record_host(self._job.own_host, os.getpid())
         supervisor = self._context.supervisor
@@ -131,7 +132,7 @@ class Leader:
 
     def _record_host(self, number: int, pid: int) -> None:
         event = events.HostJoinedEvent(host=number, name=self._controller.names[number], pid=pid)
-        self._admissions.append(self._context.recorder.event(event, shown=self._has_followers))
+        self._context.recorder.event(event, shown=self._has_followers)
         self._controller.requests.on_record(event)
 
     def _on_admission(self, requested: AdmissionRequested) -> Ending | None:
@@ -140,31 +141,68 @@ class Leader:
         if not requested.reply.set_running_or_notify_cancel():
             return None
         host, known = requested.request.host, self.cluster.hosts.known
-        refusal = mismatch(dict(requested.request.command_line), self._job)
-        is_same = self._controller.incarnations.get(host.number) == host.incarnation
-        ending: Ending | None = None
-        # The host is no member: admit it.
-        if not refusal and host.number not in known:
-            ending = self._admit(host, anew=not is_same)
-        # The command line differs; or another agent appears on a member's host, and its predecessor may still run. (The
-        # same agent, already a member, has only lost the reply, and receives it again.)
-        elif refusal or not is_same:
-            requested.reply.set_result(pb.HostAdmissionReply(refusal=refusal, retry=not refusal))
+        # The host has another command line.
+        if refusal := refusal_of(requested.request, self._job, now=time.time()):
+            requested.reply.set_result(pb.HostAdmissionReply(refusal=refusal))
             return None
+        number, ending = self._number_of(host)
         # Without a quorum this leader admits no host; the next leader may.
+        if ending is not None:
+            return ending
+        reply = listed_reply(
+            self._controller.hosts.listed, job=self._context.settings.job, leader=self._job.own_host
+        )  # fmt: skip
+        is_same = number is not None and self._controller.incarnations.get(number) == host.incarnation
+        # Another agent with the name of a member: perhaps it follows one that has ended and is not missed yet. (The
+        # same agent, already a member, has only lost the reply, and receives it again.)
+        if number is None or (number in known and not is_same):
+            reply.retry, reply.refusal = True, self._name_in_use(host)
+        # The host does not know its number yet, and asks again.
+        elif number != host.number:
+            reply.retry, reply.number = True, number
+        else:
+            # The host is no member: admit it.
+            ending = self._admit(host, anew=not is_same) if number not in known else None
+            reply.settings, reply.term = self._context.settings.to_json(), self._controller.replicator.term
         if ending is None:
-            settings, term = self._context.settings.to_json(), self._controller.replicator.term
-            requested.reply.set_result(pb.HostAdmissionReply(settings=settings, term=term))
+            requested.reply.set_result(reply)
         return ending
 
+    def _number_of(self, host: pb.HostInfo) -> tuple[int | None, Ending | None]:
+        """The number of the host that asks for admission, which is listed first if necessary; ``None`` if another host
+        has its name. May return an ending, if no quorum holds the new list."""
+        controller, asks = self._controller, Host(host.name, host.slots, host.port)
+        number = controller.hosts.number_of(host.name)
+        if number is not None and controller.hosts.listed[number] == asks:
+            return number, None
+        # The host is listed with other slots or another port, and no majority needs it: it is listed anew.
+        if number is not None:
+            if not controller.may_leave(number):
+                return None, None
+            if (ending := controller.change_hosts(controller.hosts.without([number]))) is not None:
+                return None, ending
+        number = controller.hosts.next_number
+        return number, controller.change_hosts(controller.hosts.with_host(asks))
+
+    def _name_in_use(self, host: pb.HostInfo) -> str:
+        listed = self._controller.hosts.listed[self._controller.hosts.number_of(host.name) or 0]
+        return (
+            f"a host with the name {host.name} is in it, at {listed.address} with {listed.slots} slots; give this one "
+            "another name (--self), or end kungfu-run there"
+        )
+
     def _admit(self, host: pb.HostInfo, *, anew: bool) -> Ending | None:
+        listed = self._controller.hosts.listed[host.number]
         self._controller.incarnations[host.number] = host.incarnation
         if anew:
             self._controller.last_events.pop(host.number, None)  # an agent counts its events from its start
-        listed = self._controller.hosts.listed[host.number]
-        self._controller.replicator.add_follower(host.number, listed, incarnation=host.incarnation, anew=anew)
-        if not self._controller.has_begun:  # the record begins with the hosts admitted before
-            self._controller.replicator.send(host.number, pb.ReplicateRequest(reports=self._admissions))
+        # An agent that starts has no record yet: it receives the record so far, and then follows it.
+        if anew:
+            with self._context.recorder.so_far(shown=not self._controller.has_begun) as records:
+                self._controller.replicator.add_follower(host.number, listed, incarnation=host.incarnation)
+                self._controller.replicator.send(host.number, pb.ReplicateRequest(reports=records))
+        else:
+            self._controller.replicator.add_follower(host.number, listed, incarnation=host.incarnation, anew=False)
         self._record_host(host.number, host.pid)
         return self._add_host(host.number, host.threads, host.devices)
 
@@ -182,7 +220,7 @@ class Leader:
         hosts = Hosts({**before.slots, number: slots}, shares=shares, devices=before.devices)
         self._controller.cluster = replace(self.cluster, hosts=hosts)
         # Other hosts are still to come.
-        if len(hosts.slots) < len(self._controller.hosts.listed):
+        if not may_begin(hosts, job):
             return None
         settings, again = self._context.settings, self._restart
         size, first = job.size, dict[str, int]()
@@ -199,6 +237,8 @@ class Leader:
             ),
             shown=True,
         )
+        # Hosts that come later bring the job to its size.
+        size, hosts = min(size, sum(hosts.slots.values())), replace(hosts, goal=size)
         return self._controller.apply(start_job(size, limits=job.limits, now=self._clock(), hosts=hosts, **first))
 
     def _check_missing_hosts(self) -> Ending | None:
@@ -206,10 +246,12 @@ class Leader:
         # There is time left.
         if self._clock() - self._began <= limit_s:
             return None
-        there = self.cluster.hosts.slots
-        who = ", ".join(host.name for number, host in self._controller.hosts.listed.items() if number not in there)
+        there, listed = self.cluster.hosts.slots, self._controller.hosts.listed
+        who = "the agents of " + ", ".join(host.name for number, host in listed.items() if number not in there)
+        if self._job.min_hosts:
+            who = f"{self._job.min_hosts} hosts with {self._job.limits.minimum} slots or more; {len(there)} came"
         return self._controller.fail(
-            decided.Fail(-1, f"waited {limit_s:.0f} s for the agents of {who}: start the same line there", late=True)
+            decided.Fail(-1, f"waited {limit_s:.0f} s for {who}: start the same line there", late=True)
         )
 
     # ---- events of hosts ---------------------------------------------------------------------------------------------
@@ -325,6 +367,14 @@ def _awaits(cluster: Cluster) -> bool:
     phases = cluster.phases
     awaited = cluster.starting or cluster.hosts.queue or phases.ready or phases.is_forming
     return bool(awaited) or cluster.regrouping is not None
+
+
+def may_begin(hosts: Hosts, job: JobSpec) -> bool:
+    """True if enough hosts are present for the job to begin: all that the founder's command line lists or, with
+    ``--min-hosts``, this number of any hosts, with a slot for each of the fewest peers that the job may have."""
+    if not job.min_hosts:
+        return {*range(len(job.hosts))} <= hosts.slots.keys()
+    return len(hosts.slots) >= job.min_hosts and sum(hosts.slots.values()) >= job.limits.minimum
 
 
 def _without(hosts: Hosts, host: int) -> Hosts:

@@ -572,7 +572,7 @@ class Exit(_message.Message):
     def __init__(self, kind: _Optional[_Union[ExitKind, str]] = ..., step: _Optional[int] = ..., name: _Optional[str] = ..., error: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
 
 class HostAdmissionRequest(_message.Message):
-    __slots__ = ("host", "command_line")
+    __slots__ = ("host", "command_line", "time")
     class CommandLineEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -582,38 +582,54 @@ class HostAdmissionRequest(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     HOST_FIELD_NUMBER: _ClassVar[int]
     COMMAND_LINE_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
     host: HostInfo
     command_line: _containers.ScalarMap[str, str]
-    def __init__(self, host: _Optional[_Union[HostInfo, _Mapping]] = ..., command_line: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    time: float
+    def __init__(self, host: _Optional[_Union[HostInfo, _Mapping]] = ..., command_line: _Optional[_Mapping[str, str]] = ..., time: _Optional[float] = ...) -> None: ...
 
 class HostInfo(_message.Message):
-    __slots__ = ("number", "pid", "incarnation", "threads", "devices")
+    __slots__ = ("number", "pid", "incarnation", "threads", "devices", "name", "slots", "port")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
     number: int
     pid: int
     incarnation: str
     threads: int
     devices: int
-    def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., threads: _Optional[int] = ..., devices: _Optional[int] = ...) -> None: ...
+    name: str
+    slots: int
+    port: int
+    def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., threads: _Optional[int] = ..., devices: _Optional[int] = ..., name: _Optional[str] = ..., slots: _Optional[int] = ..., port: _Optional[int] = ...) -> None: ...
 
 class HostAdmissionReply(_message.Message):
-    __slots__ = ("settings", "refusal", "retry", "term")
+    __slots__ = ("settings", "refusal", "retry", "term", "number", "leader", "hosts", "job")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     settings: bytes
     refusal: str
     retry: bool
     term: int
-    def __init__(self, settings: _Optional[bytes] = ..., refusal: _Optional[str] = ..., retry: bool = ..., term: _Optional[int] = ...) -> None: ...
+    number: int
+    leader: int
+    hosts: bytes
+    job: str
+    def __init__(self, settings: _Optional[bytes] = ..., refusal: _Optional[str] = ..., retry: bool = ..., term: _Optional[int] = ..., number: _Optional[int] = ..., leader: _Optional[int] = ..., hosts: _Optional[bytes] = ..., job: _Optional[str] = ...) -> None: ...
 
 class ReplicateRequest(_message.Message):
-    __slots__ = ("job", "term", "leader", "number", "now", "state", "version", "committed", "starts", "kills", "reports", "end", "leaves", "requests", "incarnation")
+    __slots__ = ("job", "term", "leader", "number", "now", "state", "version", "committed", "starts", "kills", "reports", "end", "leaves", "requests", "incarnation", "host")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -629,6 +645,7 @@ class ReplicateRequest(_message.Message):
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     job: str
     term: int
     leader: int
@@ -644,7 +661,8 @@ class ReplicateRequest(_message.Message):
     leaves: bool
     requests: bytes
     incarnation: str
-    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Spawn, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ..., requests: _Optional[bytes] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    host: int
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Spawn, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ..., requests: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., host: _Optional[int] = ...) -> None: ...
 
 class Spawn(_message.Message):
     __slots__ = ("peer", "joins", "leaving", "threads", "host", "loads_only")

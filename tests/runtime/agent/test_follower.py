@@ -141,7 +141,8 @@ def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path) -> 
         def entered() -> None:
             with rpc.connect(hosts[0].address, secret=SETTINGS.secret) as channel:
                 line = command_line_of(JobSpec((sys.executable,), 2, SETTINGS, {}, hosts=tuple(hosts)))
-                entrance = pb.HostAdmissionRequest(host=pb.HostInfo(number=1, pid=1), command_line=line)
+                me = pb.HostInfo(number=1, pid=1, name=hosts[1].name, slots=4, port=hosts[1].port)
+                entrance = pb.HostAdmissionRequest(host=me, command_line=line)
                 while other.heard.empty():  # at first nobody listens, and then nobody answers any more
                     with suppress(KungfuError):
                         rpc.call(HostServiceStub(channel).AdmitHost, entrance, deadline_s=10.0, what="the leader")
@@ -183,7 +184,8 @@ def test_a_leader_whose_main_thread_hangs_is_not_heard_any_more(tmp_path: Path) 
         def entered() -> None:
             try:
                 with rpc.connect(hosts[0].address, secret=SETTINGS.secret) as channel:
-                    stub, me = HostServiceStub(channel), pb.HostInfo(number=1, pid=1)
+                    stub = HostServiceStub(channel)
+                    me = pb.HostInfo(number=1, pid=1, name=hosts[1].name, slots=4, port=hosts[1].port)
                     entrance = pb.HostAdmissionRequest(host=me, command_line=command_line_of(job))
                     while other.consensus.leader is None:
                         with suppress(KungfuError):

@@ -85,8 +85,9 @@ def context_of(
 
 def admission(context: AgentContext, **host: Any) -> AdmissionRequested:
     """The request of an agent with the command line of this one."""
-    line = command_line_of(context.job)
-    return AdmissionRequested(pb.HostAdmissionRequest(host=pb.HostInfo(**host), command_line=line))
+    line, listed = command_line_of(context.job), context.job.hosts[host["number"]]
+    info = pb.HostInfo(name=listed.name, slots=listed.slots, port=listed.port, **host)
+    return AdmissionRequested(pb.HostAdmissionRequest(host=info, command_line=line))
 
 
 def cluster_of(text: bytes) -> Cluster:
@@ -305,9 +306,10 @@ def test_an_agent_that_did_not_hear_its_admission_reply_receives_it_again(tmp_pa
         assert all(one.reply.result(0.0).settings for one in entering)
         other = admission(context, number=0, pid=1, incarnation="b")
         assert leader.handle(other) is None
-        assert other.reply.result(0.0) == pb.HostAdmissionReply(retry=True), (
-            "that the one before it is gone is not known yet"
-        )
+        reply = other.reply.result(0.0)
+        assert reply.retry, "that the one before it is gone is not known yet"
+        assert "a host with the name 127.0.0.1 is in it" in reply.refusal
+        assert not reply.settings
         assert two.held.incarnations == {0: "a"}, "so that the next leader can tell it too"
 
 

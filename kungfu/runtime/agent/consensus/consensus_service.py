@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from kungfu.runtime.agent.consensus.host_admission import listed_reply, unreachable
 from kungfu.runtime.agent.consensus.replication import lost_after_s
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.hosts import Host
@@ -70,9 +71,18 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         self._put, self._started, self._flushed = put, started, flushed
 
     def AdmitHost(self, request: pb.HostAdmissionRequest, context: Any) -> pb.HostAdmissionReply:  # noqa: N802 - gRPC's name
+        consensus, host = self._consensus, request.host
+        listed = listed_reply(consensus.hosts, job=consensus.job, leader=consensus.leader)
+        listed.retry = bool(consensus.job)
         # A follower cannot admit hosts; while it is in a job, no other job may be founded.
-        if not self._consensus.is_leader:
-            return pb.HostAdmissionReply(retry=bool(self._consensus.job))
+        if not consensus.is_leader:
+            return listed if consensus.job else pb.HostAdmissionReply()
+        # No list names the host: the leader must be able to reach it.
+        if host.number < 0:
+            asks, own = Host(host.name, host.slots, host.port), consensus.hosts[consensus.host]
+            listed.refusal = unreachable(asks, own=own)
+            if listed.refusal:
+                return listed
         requested = AdmissionRequested(request)
         self._put(requested)
         try:

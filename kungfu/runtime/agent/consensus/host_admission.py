@@ -1,19 +1,30 @@
 """Admits an agent to its job.
 
-All agents of a job are started with the same command line; the agent on the first host founds the job.
+All agents of a job are started with the same command line. The hosts that ``-H`` lists know each other, and the agent
+on the first host founds the job. A host that no list names is started with ``--join``, the addresses of any hosts of
+the job, instead of ``-H``.
+
+An agent asks until the leader admits it; any other agent answers with the list of hosts, and the number of the leader.
+The leader first gives a host that is not listed a number (`host_list`). The agent asks again with this number, and
+becomes a follower: from then on the leader's messages carry the number, so that they reach no other agent by mistake.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
 
 from kungfu import __version__
 from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
+from kungfu.runtime.agent.consensus.replication import lost_after_s
 from kungfu.runtime.agent.context import JobSpec
-from kungfu.runtime.hosts import Host
+from kungfu.runtime.hosts import Host, on_one_machine
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
@@ -21,6 +32,10 @@ from kungfu.runtime.settings import Settings, parse_settings
 
 _REQUEST_DEADLINE_S = 5.0
 _RETRY_EVERY_S = 0.3
+_CONNECT_S = 2.0
+# The clocks of two hosts may differ by this many seconds; the times in the records would be wrong by more.
+_CLOCK_S = 300.0
+_LIST = "-H"  # hosts that join later have none
 
 
 def command_line_of(job: JobSpec) -> dict[str, str]:
@@ -28,7 +43,8 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
     settings = job.settings
     return {
         "kungfu": __version__,  # agents of two versions would refuse each other's messages one by one
-        "-H": ",".join(f"{host.name}:{host.slots}" for host in job.hosts),
+        "TensorFlow": _version_of("tensorflow"),
+        **({} if job.join else {_LIST: ",".join(f"{host.name}:{host.slots}" for host in job.hosts)}),
         "-np": str(job.size),
         "--min and --max": f"{settings.limits.minimum} and {settings.limits.maximum}",
         "--attachment": settings.attachment,
@@ -39,6 +55,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
         ),
         "--resume": settings.checkpoints.resume_option,
         "--restarts": str(job.restarts),
+        "--inelastic": job.scaling,
         "program": " ".join(job.command),
     }
 
@@ -47,6 +64,9 @@ def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
     """The reason why an agent with this command line does not belong to the job; empty if the agent does."""
     for name, own in command_line_of(job).items():
         given = command_line.get(name, "")
+        # One of the two agents joined later, and was given no list.
+        if name == _LIST and not given:
+            continue
         if given != own:
             return (
                 f"it was started with {name} {given!r}, and the job with {own!r}; start the same line, of the same "
@@ -55,24 +75,86 @@ def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
     return ""
 
 
+def refusal_of(request: pb.HostAdmissionRequest, job: JobSpec, *, now: float) -> str:
+    """The reason why the agent that sends this request does not belong to the job; empty if the agent does.
+
+    Args:
+        request: The request of the agent.
+        job: The job, as the leader was started.
+        now: The time of day on the leader's host, in seconds since 1970.
+    """
+    ahead_s = request.time - now if request.time else 0.0
+    if abs(ahead_s) > _CLOCK_S:
+        return (
+            f"its clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the clock of the host that "
+            "leads the job; let both follow a time server"
+        )
+    return mismatch(dict(request.command_line), job)
+
+
+def unreachable(host: Host, *, own: Host) -> str:
+    """The reason why ``own``, the leader's host, cannot reach the agent of ``host``; empty if it can.
+
+    Cost:
+        At most two seconds.
+    """
+    if on_one_machine([host]) and not on_one_machine([own]):
+        return f"on {own.name}, which leads the job, {host.name} is a loopback address; give --self another name"
+    try:
+        with socket.create_connection((host.name, host.port), timeout=_CONNECT_S):
+            return ""
+    except OSError as error:
+        return (
+            f"{own.name}, which leads the job, cannot reach {host.address} ({error}); give a name (--self) and a port "
+            "(--port) that all hosts of the job reach"
+        )
+
+
+def listed_reply(hosts: Mapping[int, Host], *, job: str, leader: int | None) -> pb.HostAdmissionReply:
+    """A reply with the list of hosts, and with the number of the leader if it is known."""
+    return pb.HostAdmissionReply(hosts=msgspec.msgpack.encode(dict(hosts)), job=job, leader=leader)
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
 @dataclass(frozen=True)
 class Admitted:
-    """The admission of this agent to a job: the job's ``settings``, the leader's host, and the leader's ``term``."""
+    """The admission of this agent to a job.
+
+    Args:
+        settings: The settings of the job's peers.
+        leader: The number of the leader's host.
+        term: The term of the leader.
+        number: The number of this host.
+        hosts: The listed hosts, by number.
+    """
 
     settings: Settings
     leader: int
     term: int
+    number: int
+    hosts: Mapping[int, Host]
+
+
+@dataclass
+class _Search:
+    """The addresses to ask, and the replies so far."""
+
+    addresses: dict[str, str]  # the name of the host at each address
+    job: str = ""  # the job of the agents that have replied
+    seen_at: float = 0.0  # the time of the last reply of an agent in a job
+    refused_since: dict[str, float] = field(default_factory=dict)  # the time since which each reason to wait is given
 
 
 def request_admission(
-    job: JobSpec,
-    own: Settings,
-    *,
-    interrupted: Callable[[], bool],
-    incarnation: str = "",
-    threads: int = 0,
-    devices: int = 0,
-) -> Admitted | None:
+    job: JobSpec, own: Settings, *, interrupted: Callable[[], bool], incarnation: str = "", threads: int = 0,
+    devices: int = 0, on_number: Callable[[int], None] = lambda number: None,
+) -> Admitted | None:  # fmt: skip
     """Requests admission from the other hosts until the leader admits this host.
 
     Args:
@@ -82,59 +164,97 @@ def request_admission(
         incarnation: The random number of this agent.
         threads: The threads that each peer would get from this host's cores.
         devices: The number of GPUs that the peers of this host may use.
+        on_number: Called with the number that the leader gives this host.
 
     Returns:
         The admission; ``None`` if this agent has to found the job, or was interrupted.
 
     Raises:
         UsageError: The job refuses this host.
-        DeadlineExceeded: No agent has admitted this host within ``--ready-deadline``.
+        DeadlineExceeded: No agent has admitted this host within ``--ready-deadline``, or the job has ended.
     """
     until = time.monotonic() + job.settings.deadlines.ready_s
+    here = job.hosts[job.own_host]
     own_host = pb.HostInfo(
-        number=job.own_host, pid=os.getpid(), incarnation=incarnation, threads=threads, devices=devices
+        number=-1 if job.join else job.own_host, pid=os.getpid(), incarnation=incarnation, threads=threads,
+        devices=devices, name=here.name, slots=here.slots, port=here.port,
     )  # fmt: skip
     request = pb.HostAdmissionRequest(host=own_host, command_line=command_line_of(job))
+    listed = {host.address: host.name for host in job.hosts if host is not here}
+    search = _Search({address: address for address in job.join} or listed)
     while not interrupted():
-        job_exists, silent = False, list[str]()
-        for number, host in [one for one in enumerate(job.hosts) if one[0] != job.own_host]:
-            reply = _asked(host, request, job.settings)
+        silent = list[str]()
+        job_exists = False
+        for address, name in list(search.addresses.items()):
+            request.time = time.time()
+            reply = _asked(address, name, request, job.settings)
             # The host cannot be reached, but may be up and in a job.
             if reply is None:
-                silent.append(host.name)
+                silent.append(name)
                 continue
-            # The host is in another job, or has another command line.
-            if reply.refusal:
-                raise UsageError(f"the job does not take this host: {reply.refusal}")
+            hosts = _read_reply(reply, search, name, patience_s=2 * lost_after_s(job.deadlines))
             # The leader admits this host.
             if reply.settings:
-                settings = parse_settings(reply.settings)
-                return Admitted(replace(settings, agent=own.agent), number, reply.term)
+                settings = replace(parse_settings(reply.settings), agent=own.agent)
+                return Admitted(settings, reply.leader, reply.term, own_host.number, hosts)
+            # The leader has given this host a number: this host asks again at once.
+            if reply.HasField("number") and reply.number != own_host.number:
+                own_host.number = request.host.number = reply.number
+                on_number(reply.number)
+            search.addresses |= {host.address: host.name for host in hosts.values() if host.address != here.address}
             # The host follows a leader, or has just lost its leader: the leader is still to be asked.
             job_exists = job_exists or reply.retry
         # No other host is in a job. A silent host might be, for example if this host was cut off and restarted.
-        if job.own_host == 0 and not job_exists and not silent:
+        if job.own_host == 0 and not job.join and not job_exists and not silent:
             return None
-        # No leader has admitted this host in time.
-        if time.monotonic() > until:
-            waited_s = job.settings.deadlines.ready_s
-            whom = f"; {', '.join(silent)} cannot be reached" if silent else ""
-            raise DeadlineExceeded(f"waited {waited_s:.0f} s, and no agent of the other hosts accepted this one{whom}")
+        _check_wait(search, silent, until, job)
         time.sleep(_RETRY_EVERY_S)
     return None
 
 
-def _asked(host: Host, request: pb.HostAdmissionRequest, settings: Settings) -> pb.HostAdmissionReply | None:
+def _read_reply(reply: pb.HostAdmissionReply, search: _Search, name: str, *, patience_s: float) -> Mapping[int, Host]:
+    """Returns the list of hosts in a reply; raises ``UsageError`` if the job refuses this host, at once or for long."""
+    now = time.monotonic()
+    if reply.job and search.job not in ("", reply.job):
+        raise UsageError(
+            f"{name} is in job {reply.job}, and another host that was asked is in job {search.job}: give hosts of one "
+            "job"
+        )
+    search.job = reply.job or search.job
+    # A host that has just ended may not be missed yet, so its name may be in use for a moment.
+    since = search.refused_since.setdefault(reply.refusal, now)
+    if reply.refusal and (not reply.retry or now - since > patience_s):
+        raise UsageError(f"the job does not take this host: {reply.refusal}")
+    if reply.retry:
+        search.seen_at = now
+    return msgspec.msgpack.decode(reply.hosts, type=dict[int, Host]) if reply.hosts else {}
+
+
+def _check_wait(search: _Search, silent: list[str], until: float, job: JobSpec) -> None:
+    """Raises ``DeadlineExceeded`` if no leader has admitted this host in time, or the job that it joins has ended."""
+    now = time.monotonic()
+    if job.join and search.seen_at and not silent and now - search.seen_at > 2 * lost_after_s(job.deadlines):
+        raise DeadlineExceeded(f"job {search.job} has ended before it took this host: no agent of it runs any more")
+    if now > until:
+        waited_s = job.settings.deadlines.ready_s
+        whom = f"; {', '.join(silent)} cannot be reached" if silent else ""
+        others = f"at {', '.join(job.join)}" if job.join else "of the other hosts"
+        raise DeadlineExceeded(f"waited {waited_s:.0f} s, and no agent {others} accepted this one{whom}")
+
+
+def _asked(
+    address: str, name: str, request: pb.HostAdmissionRequest, settings: Settings
+) -> pb.HostAdmissionReply | None:
     """The agent's reply to ``request``; empty if no agent runs on the host, ``None`` if the host cannot be reached."""
-    deadline_s, what = min(_REQUEST_DEADLINE_S, settings.deadlines.ready_s), f"the agent of {host.name}"
+    deadline_s, what = min(_REQUEST_DEADLINE_S, settings.deadlines.ready_s), f"the agent of {name}"
     try:
-        with rpc.connect(host.address, secret=settings.secret) as channel:
+        with rpc.connect(address, secret=settings.secret) as channel:
             stub = HostServiceStub(channel)
             reply: pb.HostAdmissionReply = rpc.call(stub.AdmitHost, request, deadline_s=deadline_s, what=what)
             return reply
     # The agent has another secret; perhaps it is in another job.
     except rpc.SecretRefused as error:
-        raise UsageError(f"{host.name} has another secret: give every host the same one") from error
+        raise UsageError(f"{name} has another secret: give every host the same one") from error
     # No agent listens at a port that refuses; otherwise the host may be cut off, or frozen.
     except KungfuError:
-        return pb.HostAdmissionReply() if rpc.is_refused(host.address) else None
+        return pb.HostAdmissionReply() if rpc.is_refused(address) else None

@@ -164,7 +164,7 @@ class FollowerLink:
             message, self._heartbeat_due = self._pending, False
             self._pending = split_off(message, most_bytes=_MOST_BYTES)
             self.count += 1
-            message.number, message.incarnation = self.count, self._incarnation
+            message.number, message.incarnation, message.host = self.count, self._incarnation, self.number
             return message
 
     def _send(self, message: pb.ReplicateRequest) -> pb.ReplicateReply | None:

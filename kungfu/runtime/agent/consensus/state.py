@@ -231,6 +231,9 @@ class ConsensusState:
             # A message of another job: two jobs share a host and a port by mistake.
             if self.job and request.job != self.job:
                 return f"this host is in another job, {self.job}"
+            # The name of another host leads here.
+            if request.HasField("host") and request.host != self.host:
+                return f"this is host {self.host}, not host {request.host}"
             # This agent was restarted: the message is for its predecessor, which received the earlier messages.
             if request.incarnation != self.incarnation or (not self.job and request.number > 1):
                 return "the agent of this host has begun anew"

@@ -119,6 +119,16 @@ class JobController:
                 return ending
         return None
 
+    def change_hosts(self, hosts: HostList) -> Ending | None:
+        """Changes the list of hosts by one host, and replicates it; returns the ending of this host's part if no quorum
+        acknowledges the change."""
+        self._set_hosts(hosts)
+        return self.replicate()
+
+    def may_leave(self, number: int) -> bool:
+        """True if a host is absent, and no view that may be in force needs it."""
+        return number not in self.cluster.hosts.known and self.hosts.may_leave(number, self._uncommitted)
+
     def _set_hosts(self, hosts: HostList) -> None:
         self.hosts, self._context.consensus.hosts = hosts, hosts.listed
         self.names.update({number: host.name for number, host in hosts.listed.items()})

@@ -116,6 +116,13 @@ class Journal:
     def _stamped(self, event: LoggedEvent) -> LoggedEvent:
         return replace(event, time=round(self._clock(), 6))
 
+    def events_so_far(self) -> list[str]:
+        """The lines of ``events.jsonl``; empty if the file cannot be read."""
+        try:
+            return (self.folder / "events.jsonl").read_text(errors="replace").splitlines()
+        except OSError:
+            return []
+
     def append(self, stream: str, lines: Sequence[str]) -> None:
         """Appends lines to a stream unchanged; to the trace only up to its limit."""
         # There is nothing to append, or the trace is off.

@@ -42,7 +42,7 @@ def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None
         assert found.empty(), "it is cut off, and may have been in a job before it was restarted"
         net.up()
         settings = replace(SETTINGS, agent=other.server.address)
-        reply = pb.HostAdmissionReply(settings=settings.to_json(), term=2)
+        reply = pb.HostAdmissionReply(settings=settings.to_json(), term=2, leader=1)
         other.heard.get(timeout=180.0).reply.set_result(reply)
         entered = found.get(timeout=180.0)
         entering.join(10.0)
