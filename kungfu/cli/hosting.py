@@ -129,8 +129,6 @@ def _unlisted(given: argparse.Namespace, port: int, secret: str | None, *, size:
     if given.join is None:
         min_hosts = _min_hosts(given, own, size=size)
         return Hosting(own, 0, secrets.token_hex(4), secret, min_hosts=min_hosts)
-    if given.min_hosts is not None:
-        raise UsageError(f"--min-hosts {given.min_hosts}: is for the host that founds the job, not with --join")
     others = tuple(_address(word.strip(), port) for word in given.join.split(","))
     if any(other.address == own[0].address for other in others):
         raise UsageError(f"--join {given.join}: names this host itself; name hosts that are in the job")

@@ -38,7 +38,9 @@ _RANGES = {
     "trace_limit": (0, 1e6, "from 0 (no trace) to 1000000 MB"),
     "report_every": (0.05, 3600, "from 0.05 to 3600 seconds"),
     "compare_every": (1, 1_000_000, "from 1 to 1000000 steps"),
-    **dict.fromkeys(("ready_deadline", "deadline", "heartbeat", "grace"), (1, 86400, "from 1 to 86400 seconds")),
+    **dict.fromkeys(
+        ("ready_deadline", "deadline", "heartbeat", "grace", "forget_host"), (1, 86400, "from 1 to 86400 seconds")
+    ),
 }
 _EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
 
@@ -155,6 +157,10 @@ def _add_waits(parser: argparse.ArgumentParser) -> None:
     )
     add("--heartbeat", type=float, default=5.0, metavar="S", help="seconds without heartbeat until a peer is lost (5)")
     add(
+        "--forget-host", type=float, default=600.0, metavar="S",
+        help="seconds after which a lost host is no host of the job any more (600)",
+    )  # fmt: skip
+    add(
         "--grace", type=float, default=30.0, metavar="S",
         help="seconds for a process to exit after its program has ended, while others train (30)",
     )  # fmt: skip
@@ -203,7 +209,9 @@ def _settings(given: argparse.Namespace, hosting: Hosting, *, maximum: int) -> S
 
 def _deadlines(given: argparse.Namespace) -> Deadlines:
     """The deadlines; the wait for a training peer adapts to the step times unless ``--deadline`` fixes it."""
-    deadlines = Deadlines(given.ready_deadline, heartbeat_s=given.heartbeat, grace_s=given.grace)
+    deadlines = Deadlines(
+        given.ready_deadline, heartbeat_s=given.heartbeat, grace_s=given.grace, forget_s=given.forget_host
+    )  # fmt: skip
     if given.deadline is not None:
         deadlines = replace(deadlines, wait_s=given.deadline, longest_wait_s=given.deadline)
     return deadlines

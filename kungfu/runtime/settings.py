@@ -40,6 +40,7 @@ class Deadlines:
             delay plausible; see ``plausible_wait_s``.
         heartbeat_s: The time without a heartbeat after which a process counts as lost.
         grace_s: The longest wait for the exit of a process whose program has ended while the others train.
+        forget_s: The time after which a lost host leaves the list of the job's hosts.
     """
 
     ready_s: float = 300.0
@@ -47,6 +48,7 @@ class Deadlines:
     longest_wait_s: float = 300.0
     heartbeat_s: float = 5.0
     grace_s: float = 30.0
+    forget_s: float = 600.0
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,7 @@ class Hosts:
         self.jobs.append(self.launch(host, f"host-{host}-again"))
 
     def join(self, host: int, slots: int, *options: object, name: str = "", **given: object) -> Job:
-        """Starts another host, 127.0.0.``host``, that no list names; more ``options`` may replace others."""
+        """Starts another host, 127.0.0.``host``, that no list names; the last of two equal ``options`` counts."""
         self.jobs.append(self.joiner(host, slots, *options, name=name or f"joiner-{host}", **given))
         return self.jobs[-1]
 
@@ -240,7 +240,16 @@ def started_on_hosts(
         return launched(tmp_path, *line, name=name, environment=shared, host=members[host], **given)
 
     def joiner(host: int, room: int, *more: object, name: str, **other: Any) -> Job:
-        line: list[Any] = ["--join", names[-1], "--self", f"127.0.0.{host}:{room}", "--port", port, *options, *more]
+        line: list[Any] = [
+            "--join",
+            f"{names[-1]}:{port}",
+            "--self",
+            f"127.0.0.{host}:{room}",
+            "--port",
+            port,
+            *options,
+            *more,
+        ]
         return launched(tmp_path, *line, name=name, **{**given, "environment": shared, **other})
 
     jobs: list[Job] = []

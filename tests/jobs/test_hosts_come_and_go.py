@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
+from kungfu.cli.hosting import SECRET_KEY
 from tests.jobs.convex_runs import training
 from tests.jobs.harness import asked, lines_of
 
@@ -27,11 +29,47 @@ def test_a_host_joins_through_a_follower_gets_a_peer_and_outlives_the_leader(
         left = joined.end()
         run.hosts[1].event("host left", host=2)
         again = run.hosts.join(3, 1, name="again")
-        again.event("host", host=3)
-        assert asked(again.folder, capsys, "status")["membership"]["size"] == 2
+        again.event("rescale", to=2)
+        assert asked(again.folder, capsys, "status")["peers"][1]["host"] == "127.0.0.3"
         killed, ended, *_ = run.ends(-signal.SIGKILL, 0, 0, 0, tells=1)
     assert [event["name"] for event in ended.all_of("host")] == [f"127.0.0.{n}" for n in (1, 2, 3, 3)]
     assert "left the job" in left.output
     assert killed.sizes == [2, 3]
     began = [line for line in lines_of(again.folder / "events.jsonl") if line["event"] in ("started", "view")]
     assert [len(line["peers"]) for line in began[1:4]] == [2, 3, 2], "its record tells what happened before"
+
+
+def test_a_host_that_cannot_join_is_told_why_and_the_job_goes_on(tmp_path: Path) -> None:
+    with training(tmp_path, slots=(1,), size=1) as run, socket.create_server(("127.0.0.5", 0)) as other:
+        run.hosts[0].steps(5)
+        join, nobody = run.hosts.join, ("--join", "127.0.0.9:9", "--ready-deadline", 1)
+        used = ("--port", other.getsockname()[1])
+        reasons = [
+            (2, "has another secret: give every host the same one", join(2, 1, environment={SECRET_KEY: "ab" * 32})),
+            (2, "started with program", join(3, 1, arguments=["--another"])),
+            (2, "started with -np '7', and the job with '1'", join(4, 1, "-np", 7, "--max", 7, "--min-hosts", 9)),
+            (2, "cannot listen on 127.0.0.5:", join(5, 1, *used)),
+            (2, "a host with the name 127.0.0.1 is in it, at 127.0.0.1:", join(1, 1, *used, name="twice")),
+            (3, "no agent at 127.0.0.9:9 accepted", join(6, 1, *nobody)),
+        ]
+        for code, why, job in reasons:
+            assert why in job.end(code=code).output
+        ended, *_ = run.ends(0, *(code for code, *_ in reasons))
+    assert [event["host"] for event in ended.all_of("host")] == [0], "no other host has a number"
+
+
+def test_a_job_begins_with_some_hosts_and_a_forgotten_one_has_another_number(tmp_path: Path) -> None:
+    """Of three peers two begin, as soon as two hosts are there; the third starts on the third host."""
+    with training(tmp_path, "--min-hosts", 2, "--forget-host", 1, slots=(1,), size=3) as run:
+        second = run.hosts.join(2, 1)
+        run.hosts[0].event("view", version=1)
+        third = run.hosts.join(3, 1)
+        third.event("rescale", to=3)
+        second.signal(signal.SIGKILL)
+        run.hosts[0].event("host left", host=1)
+        run.hosts.join(2, 1, name="again").event("view", version=4)
+        ended, *_ = run.ends(0, -signal.SIGKILL, 0, 0)
+    assert ended.sizes == [2, 3, 2, 3]
+    assert [(event["host"], event["name"]) for event in ended.all_of("host")] == [
+        (0, "127.0.0.1"), (1, "127.0.0.2"), (2, "127.0.0.3"), (3, "127.0.0.2"),
+    ]  # fmt: skip

@@ -116,6 +116,8 @@ class Leader:
             # The job waits for hosts: nothing else has a deadline yet.
             case decided.Tick() if not self._controller.has_begun:
                 return self._check_missing_hosts()
+            case decided.Tick() if (ending := self._controller.forget_host()) is not None:
+                return ending
         return self._controller.handle(event)
 
     def close(self, ending: Ending | None) -> None:

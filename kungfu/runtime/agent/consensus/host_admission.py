@@ -50,7 +50,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
         "--attachment": settings.attachment,
         "--spares": f"{job.spares.number}:{job.spares.level}",
         "--policy": " and ".join(settings.policies),
-        "--deadline, --ready-deadline and --heartbeat": ", ".join(
+        "--deadline, --ready-deadline, --heartbeat and --forget-host": ", ".join(
             f"{name} {value:g}" for name, value in asdict(settings.deadlines).items()
         ),
         "--resume": settings.checkpoints.resume_option,

@@ -110,6 +110,8 @@ class JobController:
     def apply(self, outcome: Transition) -> Ending | None:
         """Replicates the decided state, then performs the decided commands; returns the ending of the job, if any."""
         before, (self.cluster, commands) = self.cluster, outcome
+        # Hosts that leave after a notice leave the list with the decision that releases them.
+        self._set_hosts(self.hosts.without([one.host for one in commands if isinstance(one, decided.ReleaseHost)]))
         # A command may only be performed once a quorum knows of the decision.
         if (commands or self.cluster is not before) and (ending := self.replicate()) is not None:
             return ending
@@ -124,6 +126,19 @@ class JobController:
         acknowledges the change."""
         self._set_hosts(hosts)
         return self.replicate()
+
+    def forget_host(self) -> Ending | None:
+        """Removes the host that is lost for the longest time from the list, if it is lost for ``--forget-host``."""
+        forget_s = self._job.deadlines.forget_s
+        number = self.hosts.to_forget(self._uncommitted, now=self._clock(), forget_s=forget_s)
+        # No host is lost for so long.
+        if number is None:
+            return None
+        ending = self.change_hosts(self.hosts.without([number]))
+        if ending is None:
+            why = f"it is lost for {forget_s:g} s (--forget-host), and will have another number if it comes back"
+            self.record(HostLeftEvent(host=number, name=self.names[number], why=why), shown=True)
+        return ending
 
     def may_leave(self, number: int) -> bool:
         """True if a host is absent, and no view that may be in force needs it."""
