@@ -53,9 +53,14 @@ class Hosting:
     def local(self) -> Host:
         return self.hosts[self.index]
 
+    @property
+    def shown(self) -> int | str:
+        """The index of this host, by which the record of the job names it; its name if it has no number yet."""
+        return self.local.name if self.join else self.index
+
     def folder(self, stem: Path) -> Path:
         """The path ``stem``; except on the first host, the host's name is appended, to keep hosts' records apart."""
-        return stem if self.index == 0 and not self.join else stem.with_name(f"{stem.name}-{self.local.name}")
+        return stem if self.shown == 0 else stem.with_name(f"{stem.name}-{self.local.name}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -266,10 +266,10 @@ class Job(Struct, frozen=True):
         is_asked = any(one.state == "accepted" for one in self.requests.values())
         return self.size > 0 and self.is_settled(self.size) and self.size >= self.awaited and not is_asked
 
-    def is_led_by(self, host: int) -> bool:
-        """True if the agent of ``host``, whose record this is, leads the job."""
+    def is_led_by(self, host: int | str) -> bool:
+        """True if the agent of ``host`` (an id or a name), whose record this is, leads the job."""
         if self.leader is not None:
-            return self.leader.host == host
+            return host in (self.leader.host, self.leader.name)
         # The first host creates the job. Back after a loss, its new record lacks the start, and another host leads.
         return host == 0 and (self.started is not None or self.view is None)
 

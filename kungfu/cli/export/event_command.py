@@ -56,15 +56,16 @@ class EventCommand:
     Args:
         command: The command line, for ``sh``.
         kinds: The kinds or topics of its events; empty for all events.
-        host: The index of this host. Of several hosts, only the one that leads the job runs the command.
+        host: The index of this host, or its name if it joins a job. Of several hosts, only the one that leads the job
+            runs the command.
     """
 
     command: str
     kinds: tuple[str, ...]
-    host: int = 0
+    host: int | str = 0
 
 
-def parse_event_command(command: str | None, kinds: str | None, *, host: int) -> EventCommand | None:
+def parse_event_command(command: str | None, kinds: str | None, *, host: int | str) -> EventCommand | None:
     """The command of a command line; ``None`` if there is none.
 
     Raises:
@@ -115,7 +116,7 @@ class EventSelector:
         job: The job according to the events so far.
     """
 
-    def __init__(self, kinds: Collection[str], host: int) -> None:
+    def __init__(self, kinds: Collection[str], host: int | str) -> None:
         self._kinds, self._host, self.job = kinds, host, Job()
         self._missed = deque[LoggedEvent](maxlen=_MOST_MISSED)
 

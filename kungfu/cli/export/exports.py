@@ -126,9 +126,9 @@ def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
         None if text is None else parse_address(text, option=option, example=example)
         for option, text, example in (("--metrics-port", given.metrics_port, 9400), ("--page", given.page, 8080))
     )
-    on_event = parse_event_command(given.on_event, given.on_event_kinds, host=hosting.index)
-    mlflow = None if given.mlflow is None else parse_target(given, host=hosting.index)
-    suffix = "" if hosting.index == 0 else f"-{hosting.local.name}"
+    on_event = parse_event_command(given.on_event, given.on_event_kinds, host=hosting.shown)
+    mlflow = None if given.mlflow is None else parse_target(given, host=hosting.shown)
+    suffix = "" if hosting.shown == 0 else f"-{hosting.local.name}"
     return Exports(given.tensorboard, suffix, metrics, page, on_event, mlflow)
 
 

@@ -26,12 +26,13 @@ class MlflowTarget:
 
     Args:
         uri: The tracking URI.
-        host: The index of this host. Of several hosts, only the one that leads the job writes; None for a recorded run.
+        host: The index of this host, or its name if it joins a job; None for a recorded run. Of several hosts, only the
+            one that leads the job writes.
         parameters: The parameters of the run that the record lacks.
     """
 
     uri: str
-    host: int | None = None
+    host: int | str | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -49,7 +50,7 @@ class MlflowTarget:
         return _QUERY_SECRET.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", self.uri))
 
 
-def parse_target(given: argparse.Namespace, *, host: int) -> MlflowTarget:
+def parse_target(given: argparse.Namespace, *, host: int | str) -> MlflowTarget:
     """The target of a command line of kungfu-run; raises ``UsageError`` if nothing can be written there."""
     parameters = {
         "min_peers": str(given.min),

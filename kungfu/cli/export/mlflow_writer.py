@@ -69,10 +69,10 @@ class BatchMaker:
 
     Args:
         job: The job at the start; ``host`` writes its run.
-        host: The index of this host; None for a recorded run.
+        host: The index or the name of this host; None for a recorded run.
     """
 
-    def __init__(self, job: Job, host: int | None) -> None:
+    def __init__(self, job: Job, host: int | str | None) -> None:
         self.job, self._host, self._numbers, self._has_begun = Job(), host, NumberReader(), False
         self._term = job.leader.term if job.leader else 0
 
@@ -80,7 +80,7 @@ class BatchMaker:
     def is_deposed(self) -> bool:
         """True if another host has become the leader, and writes the run from now on."""
         leader = self.job.leader
-        return leader is not None and self._host not in (None, leader.host) and leader.term > self._term
+        return leader is not None and self._host not in (None, leader.host, leader.name) and leader.term > self._term
 
     def made_of(self, new: NewRecords) -> Iterator[MetricBatch]:
         """The batches for new lines of the record; the first batch, which creates the run, is empty."""
@@ -119,7 +119,7 @@ def _parted(lines: Sequence[PlottedNumbers]) -> Iterator[tuple[PlottedNumbers, .
         yield (*part,)
 
 
-def _writes(job: Job, host: int | None) -> bool:
+def _writes(job: Job, host: int | str | None) -> bool:
     """True if the process of ``host`` writes the job's run; host ``None`` writes a recorded run."""
     return job.started is not None and (host is None or job.is_led_by(host))
 
@@ -297,7 +297,7 @@ def export_record(
     return is_written
 
 
-def _await_start(record: Path, host: int | None, is_over: Callable[[float], bool]) -> Job | None:
+def _await_start(record: Path, host: int | str | None, is_over: Callable[[float], bool]) -> Job | None:
     """The job, once it has started and ``host`` has begun to write its MLflow run; ``None`` if that does not happen."""
     watcher, ending = JobWatcher(record), False
     while not _writes(job := watcher.look(), host):

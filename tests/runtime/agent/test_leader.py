@@ -33,7 +33,7 @@ from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.agent.leader import Leader
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster.cluster import Cluster
-from kungfu.runtime.core.cluster.events import HostLost
+from kungfu.runtime.core.cluster.events import HostLost, Tick
 from kungfu.runtime.core.failure import NO_QUORUM_CODE, Failure
 from kungfu.runtime.core.request import Asked, Resize, SetLimits
 from kungfu.runtime.hosts import Host
@@ -360,3 +360,48 @@ def test_a_hold_and_moved_limits_are_part_of_the_state_that_followers_hold(tmp_p
         assert two.held.cluster.limits.minimum == 1, "no loss ends the job below a minimum that was raised"
     told = [(line["held"], line["minimum"]) for line in events_in(tmp_path) if line["event"] == "limits"]
     assert told == [(3, 1), (3, 2)]
+
+
+def test_a_host_that_no_list_names_is_listed_and_then_admitted_by_its_number(tmp_path: Path) -> None:
+    asks = Host("127.0.0.9", 2, 9)
+
+    def joiner(context: AgentContext, number: int, *, incarnation: str = "a", host: Host = asks) -> AdmissionRequested:
+        info = pb.HostInfo(
+            number=number, pid=1, incarnation=incarnation, name=host.name, slots=host.slots, port=host.port
+        )
+        return AdmissionRequested(pb.HostAdmissionRequest(host=info, command_line=command_line_of(context.job)))
+
+    with led_anew(tmp_path) as (leader, context, hosts, _, two):
+        first = joiner(context, -1)
+        assert leader.handle(first) is None
+        reply = first.reply.result(0.0)
+        assert (reply.retry, reply.number, reply.settings) == (True, 3, b"")
+        assert two.held.hosts.listed == {**dict(enumerate(hosts)), 3: asks}, "the others hold it before it is told"
+        assert 3 not in leader.cluster.hosts.known
+        again, admitted = joiner(context, -1), joiner(context, 3)
+        assert [leader.handle(one) for one in (again, admitted)] == [None, None]
+        assert again.reply.result(0.0).number == 3, "it has not heard its number"
+        assert (admitted.reply.result(0.0).settings != b"", admitted.reply.result(0.0).leader) == (True, 1)
+        assert leader.cluster.hosts.slots[3] == 2
+        other = joiner(context, -1, incarnation="b")
+        assert leader.handle(other) is None
+        assert "a host with the name 127.0.0.9 is in it, at 127.0.0.9:9 with 2 slots" in other.reply.result(0.0).refusal
+        assert leader.handle(HostLost(3, "it was only named")) is None
+        larger = joiner(context, -1, incarnation="c", host=replace(asks, slots=5))
+        assert leader.handle(larger) is None
+        assert larger.reply.result(0.0).number == 4, "with other slots it is another host"
+
+
+def test_a_host_that_is_lost_for_long_leaves_the_list_and_comes_back_as_another(tmp_path: Path) -> None:
+    console, forget_s = Quiet(), SETTINGS.deadlines.forget_s
+    with led_anew(tmp_path, console=console) as (leader, context, *_, two):
+        leader.handle(Tick())
+        assert 0 in two.held.hosts.listed
+        controller = leader._controller
+        controller.hosts = replace(controller.hosts, absent_since={0: time.monotonic() - forget_s - 1.0})
+        leader.handle(Tick())
+        assert two.held.hosts.listed.keys() == {1, 2}
+        assert "it is lost for 600 s (--forget-host)" in console.seen[-1]
+        back = admission(context, number=0, pid=1, incarnation="b")
+        assert leader.handle(back) is None
+        assert back.reply.result(0.0).number == 3, "which is the host 0 of the list of its line"

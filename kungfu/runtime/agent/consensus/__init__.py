@@ -10,7 +10,8 @@ Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014) have the
 state. The *version* of a state is Raft's index. One part of the state, the log of requests and their answers, is large
 and changes seldom: a message carries this log only after a change; without it, the previous request log stays valid.
 
-**Hosts** (`host_list`). The list of the hosts, with their numbers, addresses and slots, is part of the state.
+**Hosts** (`host_list`). The list of the hosts, with their numbers, addresses and slots, is part of the state. It
+changes by one host at a time; a host leaves it for good after a notice, or when it is lost for ``--forget-host``.
 
 **Replication** (`replication`, `commit`). The leader numbers its messages and sends them to each follower in order,
 from one thread per follower. A message carries the newest state, commands and records; an empty message is a heartbeat.
@@ -34,11 +35,13 @@ log prevents a quorum are not counted, as if they had not answered. An agent wit
 pre-vote until a deadline; then its host stops with `NoQuorum`. An agent whose main thread hangs, or which ends, has no
 vote.
 
-**Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines. The agent of host
-0 founds the job if no other host is in a job; all others ask the leader to admit them, as do hosts that return. A
-host that was declared lost, because its agent did not reply, is not a member until it is admitted again. If the leader
-is lost before that decision is committed, the host counts as a member, and the next leader admits it again. Messages
-name the incarnation of the agent that they are for: a late one for another agent on the same host is refused.
+**Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines, or by the
+addresses of hosts of a running job. The agent of host 0 of a list founds the job if no other host is in a job; all
+others ask the leader to admit them, as do hosts that return. The leader gives a host that is not listed a number, and
+admits the host when it asks again with this number. A host that was declared lost, because its agent did not reply, is
+not a member until it is admitted again. If the leader is lost before that decision is committed, the host counts as a
+member, and the next leader admits it again. Messages name the incarnation of the agent that they are for: a late one
+for another agent on the same host is refused.
 
 **Clients** (`leader_proxy`). Peers, and people who control the job, may call any agent: a follower passes calls on to
 the leader, and repeats them to the next leader if the leader is lost before it has answered.
@@ -79,6 +82,8 @@ Not like Raft:
   counted under the newest log too: a candidate that could not win after adopting that log does not stand.
 - Nothing is stored on disk. A restarted agent is a new agent (another *incarnation*) and must be admitted again; a job
   is over when all its agents end. Votes need not outlive a process: a restarted agent is in no job and has no vote.
+- A change of the list of hosts is a single-server change, but no quorum depends on it: a listed host without a peer of
+  the view counts in no quorum.
 - No timeout is randomized. Of the agents with a quorum of pre-votes, the lowest number is candidate: votes rarely
   split.
 - A minority does not wait: its hosts end their peers and exit, because the other hosts continue to train and the
@@ -92,7 +97,8 @@ The states of a host
 ==============  ============================================  ==============================================
 state           event                                         next state
 ==============  ============================================  ==============================================
-outside         host 0, and no other host is in a job         leader of term 1
+outside         host 0 of a list, and no other is in a job    leader of term 1
+outside         given a number by the leader                  outside (asks again)
 outside         admitted by the leader                        follower
 outside         refused, or ``--ready-deadline`` expired      stopped (exit code 2 or 3)
 follower        leader silent, or its port refuses            without leader (requests pre-votes)

@@ -192,6 +192,9 @@ def request_admission(
             if reply is None:
                 silent.append(name)
                 continue
+            # A former host of the job is in another one by now.
+            if reply.job and search.job not in ("", reply.job) and address not in job.join:
+                continue
             hosts = _read_reply(reply, search, name, patience_s=2 * lost_after_s(job.deadlines))
             # The leader admits this host.
             if reply.settings:

@@ -10,8 +10,16 @@ from dataclasses import replace
 import pytest
 
 from kungfu import __version__
-from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.agent.consensus.host_admission import Admitted, command_line_of, mismatch, request_admission
+from kungfu.errors import DeadlineExceeded, UsageError
+from kungfu.runtime.agent.consensus.host_admission import (
+    Admitted,
+    command_line_of,
+    listed_reply,
+    mismatch,
+    refusal_of,
+    request_admission,
+    unreachable,
+)
 from kungfu.runtime.agent.context import JobSpec
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -92,3 +100,107 @@ def test_an_agent_of_another_version_of_kungfu_is_refused_with_both_versions() -
     refusal = mismatch({**line, "kungfu": "0.0.1"}, job)
     assert f"started with kungfu '0.0.1', and the job with {__version__!r}" in refusal
     assert "of the same kungfu, on every host" in refusal
+
+
+# ---- hosts that no list names ----------------------------------------------------------------------------------------
+
+
+def joining(*addresses: str, port: int = 28100, heartbeat_s: float = 30.0) -> JobSpec:
+    """The line of a host that joins a job, of which it knows these addresses."""
+    settings = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=heartbeat_s))
+    return JobSpec(("true",), 2, settings, {}, hosts=(Host("127.0.0.3", 2, port),), join=addresses)
+
+
+def test_a_host_that_asks_a_follower_gets_a_number_of_the_leader_and_asks_again() -> None:
+    found, numbers = queue.SimpleQueue[Admitted | None](), list[int]()
+    with agents(2) as (hosts, (leader, follower)), socket.create_server(("127.0.0.3", 0)) as here:
+        leader.consensus.become_leader("job", 1)
+        follower.consensus.follow("job", 0, 1)
+        job, listed = joining(hosts[1].address, port=here.getsockname()[1]), dict(enumerate(hosts))
+        entering = threading.Thread(
+            target=lambda: found.put(
+                request_admission(job, SETTINGS, interrupted=lambda: False, on_number=numbers.append)
+            )
+        )
+        entering.start()
+        asked = leader.heard.get(timeout=180.0)
+        assert asked.request.host.number == -1
+        assert Host(asked.request.host.name, asked.request.host.slots, asked.request.host.port) == job.hosts[0]
+        numbered = listed_reply({**listed, 7: job.hosts[0]}, job="job", leader=0)
+        numbered.retry, numbered.number = True, 7
+        asked.reply.set_result(numbered)
+        again = leader.heard.get(timeout=180.0)
+        assert (again.request.host.number, again.request.host.incarnation) == (7, asked.request.host.incarnation)
+        reply = pb.HostAdmissionReply(settings=SETTINGS.to_json(), term=1, leader=0, hosts=numbered.hosts)
+        again.reply.set_result(reply)
+        entered = found.get(timeout=180.0)
+        entering.join(10.0)
+    assert entered is not None
+    assert (entered.number, entered.leader, entered.hosts) == (7, 0, {**listed, 7: job.hosts[0]})
+    assert numbers == [7]
+
+
+def test_a_host_joins_no_two_jobs_and_none_that_has_ended() -> None:
+    with agents(2) as (hosts, (one, other)):
+        one.consensus.follow("job", 1)
+        other.consensus.follow("another", 0)
+        with pytest.raises(UsageError, match="is in job another, and another host that was asked is in job job"):
+            request_admission(joining(*(host.address for host in hosts)), SETTINGS, interrupted=lambda: False)
+        passes = iter([False])
+        other.stop()
+
+        def is_interrupted() -> bool:
+            if next(passes, None) is None:
+                one.stop()  # which was asked once
+            return False
+
+        with pytest.raises(DeadlineExceeded, match="job job has ended before it took this host"):
+            request_admission(joining(hosts[0].address, heartbeat_s=0.2), SETTINGS, interrupted=is_interrupted)
+
+
+def test_a_name_in_use_is_waited_for_and_then_refused() -> None:
+    """The host that has the name may have ended, and is not missed yet."""
+    in_use = pb.HostAdmissionReply(retry=True, refusal="a host with the name 127.0.0.3 is in it")
+    asked = list[int]()
+    with agents(1) as (hosts, (leader,)), socket.create_server(("127.0.0.3", 0)) as here:
+        leader.consensus.become_leader("job", 1)
+        job = joining(hosts[0].address, port=here.getsockname()[1], heartbeat_s=0.2)
+
+        def answer() -> None:
+            while (requested := leader.heard.get(timeout=180.0)) is not None:
+                requested.reply.set_result(in_use)
+                asked.append(1)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(UsageError, match="does not take this host: a host with the name"):
+            request_admission(job, SETTINGS, interrupted=lambda: False)
+        leader.heard.put(None)
+        thread.join(10.0)
+    assert len(asked) > 1
+
+
+@pytest.mark.parametrize(("ahead_s", "words"), [(-3600.0, "3600 s behind"), (3600.0, "3600 s ahead of"), (30.0, "")])
+def test_a_clock_that_differs_by_an_hour_is_refused(ahead_s: float, words: str) -> None:
+    job = joining("127.0.0.1:1")
+    request = pb.HostAdmissionRequest(command_line=command_line_of(job), time=1e9 + ahead_s)
+    refusal = refusal_of(request, job, now=1e9)
+    assert bool(refusal) == bool(words)
+    assert words in refusal
+
+
+def test_the_leader_must_reach_a_host_that_joins_by_its_name() -> None:
+    closed = Host("127.0.0.3", 1, free_port("127.0.0.3"))
+    assert f"cannot reach {closed.address} (" in unreachable(closed, own=Host("127.0.0.1", 1, 1))
+    assert "127.0.0.3 is a loopback address" in unreachable(closed, own=Host("192.0.2.1", 1, 1))
+    with socket.create_server(("127.0.0.3", 0)) as here:
+        assert unreachable(Host("127.0.0.3", 1, here.getsockname()[1]), own=closed) == ""
+
+
+def test_the_list_of_hosts_is_compared_only_with_another_list() -> None:
+    listed = JobSpec(("true",), 2, SETTINGS, {}, hosts=(Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 1)))
+    other = replace(listed, hosts=listed.hosts[::-1])
+    joiner = replace(listed, hosts=(Host("127.0.0.3", 1, 1),), join=("127.0.0.1:1",))
+    assert "started with -H" in mismatch(command_line_of(other), listed)
+    assert mismatch(command_line_of(joiner), listed) == mismatch(command_line_of(listed), joiner) == ""
+    assert "--inelastic 'inelastic'" in mismatch(command_line_of(replace(joiner, scaling="inelastic")), listed)
