@@ -163,7 +163,7 @@ def table(measured: Mapping[str, Joining]) -> Table:
     """A table with a row for each kind of job."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
     made.add_column("--spares")
-    for heading in ("request to joined, s", "from, to", "kill to replaced, s", "from, to", "memory of a spare, MB"):
+    for heading in ("joined, s", "from, to", "replaced, s", "from, to", "a spare, MB"):
         made.add_column(heading, justify="right", no_wrap=True)
     for name, one in measured.items():
         cells = [cell for seconds in (one.joined_s, one.replaced_s) for cell in _told(seconds)]

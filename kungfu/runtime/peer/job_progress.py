@@ -9,6 +9,7 @@ agent that it is getting ready.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -193,18 +194,22 @@ class DataPositionClient:
         event = TookOverEvent(peer=self._settings.peer, samples=samples, seconds=round(seconds, 3))
         self._agent_client.record("events", event)
 
-    def of_others(self, phase: int) -> Position | None:
-        """The position of the peers that train this phase; ``None`` if no such peer answers or knows its position."""
+    def of_others(self, phase: int, *, within_s: float = math.inf) -> Position | None:
+        """The position of the peers that train this phase; ``None`` if no such peer answers or knows its position.
+
+        Each peer has ``within_s`` seconds to answer, and at most ``--deadline``.
+        """
         try:
             holders = self._agent_client.phase_progress().holders
         # No agent answers: this peer reads after it has entered the view.
         except KungfuError:
             return None
+        deadline_s = min(within_s, self._settings.deadlines.wait_s)
         for peer in map(to_peer, holders):
             what, channel = f"peer {peer.id}, asked for its place", self._channels.to(peer.address)
             ask = PeerServiceStub(channel).GetPosition
             with suppress(KungfuError):  # the other peer was lost meanwhile: the next peer is asked
-                found = rpc.call(ask, pb.Empty(), deadline_s=self._settings.deadlines.wait_s, what=what, peer=peer.id)
+                found = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what=what, peer=peer.id)
                 if found.phase == phase:
                     return Position(found.epoch, found.offset)
         return None

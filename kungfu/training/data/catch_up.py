@@ -180,7 +180,9 @@ class DataCursor:
         if stream is None or others is None or now - self._kept_up < _KEEP_UP_EVERY_S:
             return
         self._kept_up = now
-        if (position := others.of_others(max(1, phase))) is not None and stream.lacks(position):
+        # A frozen peer must not delay the admission of this peer.
+        position = others.of_others(max(1, phase), within_s=_KEEP_UP_EVERY_S)
+        if position is not None and stream.lacks(position):
             stream.read_ahead(position, meanwhile=others.report_reading)
 
     def await_others(

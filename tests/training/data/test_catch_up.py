@@ -98,7 +98,8 @@ def test_a_peer_that_waits_at_the_door_reads_on_with_the_others():
     class Others:
         report_reading = data._count
 
-        def of_others(self, phase: int) -> Position | None:
+        def of_others(self, phase: int, *, within_s: float) -> Position | None:
+            assert within_s <= 1.0, "others may wait for this peer meanwhile"
             asked.append(phase)
             return Position(0, data.at * BATCH) if data.at else None
 
