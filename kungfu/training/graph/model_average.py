@@ -215,8 +215,12 @@ class ModelAverage:
         written = {outer.get(id(one)) for op in graph.get_operations() for one in resources_written(op)}
         self._variables = [one for one in self._variables if id(one.handle) in written]
 
-    def average(self) -> None:
-        """Graph, after the update of a synchronising step: averages the models; collects requests for a barrier."""
+    def average(self) -> list[Any]:
+        """Graph, after the update of a synchronising step: averages the models; collects requests for a barrier.
+
+        Returns:
+            Tensors for which everything has to wait that a failed message must leave undone.
+        """
         posts, window = self._graph_state.posts, self.window
         asked = [count.asked.read_value() for count in posts.counts]
         wanted = tf.stack([tf.cast(now - one.served, tf.float32) for now, one in zip(asked, posts.counts, strict=True)])
@@ -233,8 +237,10 @@ class ModelAverage:
             return sums
 
         _assign_average(self._variables, total)
-        _collect(self._graph_state, asked, given[0])
-        window.clear()
+        with tf.control_dependencies(given):
+            _collect(self._graph_state, asked, given[0])
+            window.clear()
+        return given
 
 
 def _assign_average(variables: Sequence[tf.Variable], total: Total) -> None:

@@ -329,10 +329,10 @@ def _average_or_count(graph_state: GraphState, models: ModelAverage, *, conclude
     """Graph: ends a step of a run that averages models; returns its outcome."""
     window = models.window
 
-    # The last step of the window: the means are assigned before the position advances.
+    # The last step of the window. The position advances behind the message: it may fail, and no variable orders them.
     def average() -> Any:
-        models.average()
-        return concluded()
+        with tf.control_dependencies(models.average()):
+            return concluded()
 
     # An ordinary step: nothing is sent, and the samples of all peers follow from the position in the data.
     def count() -> Any:

@@ -23,6 +23,7 @@ from kungfu.training.graph.step_report import PlannedEpochs, StepPosition
 from kungfu.training.loop import barrier
 from kungfu.training.loop.attach import attach_built, build, refuse_sums
 from kungfu.training.loop.job_connection import JobConnection
+from tests.training.graph.test_fed import Losing
 from tests.training.linear import linear_model, points, shown
 from tests.training.peers import averaging_of, on_peers
 
@@ -256,3 +257,21 @@ def test_sums_over_peers_arrive_with_the_last_step_of_a_window_whole_and_exact()
     nothing = [[0.0, 0.0], 0]
     for found in on_peers(3, act):
         assert found == [*nothing, *nothing, *expected(0, 1, 2), *nothing, *expected(3, 4)]
+
+
+def test_a_step_whose_models_do_not_arrive_has_moved_nothing():
+    called = list[int]()
+    model, training, step = attached(every=1, policies=[looking_every(steps=1, into=called)])
+    run = training._run
+    losing = Losing("models", lambda: bool(run.steps()) or bool(run.graph_state.posts.others.carried.numpy()))
+    run.models._attachment = losing
+    batches = training.batches(points(4), batch_size=4, epochs=2, seed=0)
+    with pytest.raises(tf.errors.OpError, match="a peer is lost"):
+        step(first := next(batches))
+    position, (weights, *_) = run.graph_state.progress.position(), model.weights
+    assert (run.steps(), position.epoch, int(run.graph_state.progress.trained), called) == (0, 0, 0, [])
+    assert not np.any(weights)
+    losing.fails = False
+    step(first)
+    assert (run.steps(), called) == (1, [1])
+    assert np.any(weights)
