@@ -329,7 +329,7 @@ class Job(Struct, frozen=True):
             case events.RecoveredEvent():
                 return replace(job, change=event, awaited=event.target)
             case events.DecisionEvent():
-                is_waiting = event.asked > event.size or event.when == "replaced"
+                is_waiting = event.is_change and (event.asked > event.size or event.when == "replaced")
                 decisions = (*job.decisions, JobDecision(event, None, is_waiting))[-_MOST_KEPT:]
                 wanted = event.asked if event.is_change else job.wanted
                 return replace(job._at_barrier(event.step), change=event, decisions=decisions, wanted=wanted)

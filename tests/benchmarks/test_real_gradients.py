@@ -215,7 +215,7 @@ def test_the_error_of_a_saving_comes_from_leaving_out_each_seed() -> None:
 # ---- local_steps -----------------------------------------------------------------------------------------------------
 
 
-def test_a_synchronisation_takes_as_long_as_the_slowest_link_and_happens_every_h_steps() -> None:
+def test_a_synchronisation_takes_as_long_as_its_bytes_and_happens_every_h_steps() -> None:
     # A ring of 8 peers sends 14/8 of the 121,728 bytes of the model over each link.
     assert local_steps.message_s(10.0) == pytest.approx(0.001 + 14 / 8 * 121_728 * 8 / 10e6)
     assert local_steps.message_s(math.inf) == 0.0

@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kungfu.cli.report.present import decision_words
 from kungfu.event_log.job import Job, fold
 from tests.event_log.made import KINDS, made
 
@@ -64,6 +65,12 @@ def test_a_spare_that_has_only_loaded_waits_over_the_end_of_a_fit() -> None:
     events = [{"event": "started", "spare_level": "loaded"}, {"event": "spawned", "peer": 1, "spare": True}]
     events += [{"event": "spare", "peer": 1, "state": "ready"}, {"event": "phase", "phase": 2}]
     assert fold(made(**one) for one in events).peer(1).state == "spare"
+
+
+def test_a_size_out_of_reach_is_neither_under_way_nor_wanted() -> None:
+    job = fold([made(event="started", size=2), made(**GROWTH, has_no_effect=True)])
+    assert (job.waiting, job.decisions[-1].is_open, job.wanted) == ((), False, 2)
+    assert decision_words(job) == "step 10, grow: 2 -> 3 peers"
 
 
 def test_a_decision_is_closed_by_the_event_that_names_its_rule_and_its_step() -> None:

@@ -329,7 +329,7 @@ def test_a_hook_that_is_called_in_every_step_is_printed_once_and_counted() -> No
     assert lines.printed() == ["step 100: hook was called with loss 0.0100; it wants no change of size"]
 
 
-def test_another_answer_of_a_hook_and_its_decision_are_printed_at_once_behind_the_count() -> None:
+def test_another_answer_of_a_hook_and_its_decision_are_printed_at_once() -> None:
     decided = {"event": "decision", "rule": "hook", "saw": {}, "size": 2, "done": "1 more"}
     lines = Lines(called(1), called(2), setting(2), setting(3), called(3), setting(4))
     lines.events(called(4, asked=3), made(step=4, asked=3, **decided), called(5), made(step=5, asked=3, **decided))
@@ -345,7 +345,7 @@ def test_another_answer_of_a_hook_and_its_decision_are_printed_at_once_behind_th
     ]
 
 
-def test_a_size_out_of_reach_that_is_asked_for_in_every_step_is_counted_however_it_varies() -> None:
+def test_a_size_out_of_reach_that_is_asked_for_in_every_step_is_counted() -> None:
     lines = Lines(*(called(step, asked=9 + step % 3) for step in range(1, 8)))
     by = {"event": "superseded", "rule": "hook", "saw": {}, "by": "grow"}
     idle = {"event": "decision", "rule": "hook", "saw": {}, "size": 2, "has_no_effect": True}
