@@ -249,7 +249,8 @@ def test_a_notice_and_kills_within_an_average_and_in_the_barrier_behind_it(tmp_p
     assert [one["redone"] for one in ended.all_of("recovered")] == [0, 0]
 
 
-@pytest.mark.parametrize("attachment", ["local", pytest.param("horovod", marks=[HOROVOD, SOAK])])
+@SOAK
+@pytest.mark.parametrize("attachment", ["local", pytest.param("horovod", marks=HOROVOD)])
 def test_hosts_come_to_one_average_though_one_is_killed_and_the_leader_leaves(tmp_path, attachment):
     results, slots = tmp_path / "results", (1, 1, 2)
     options = ("-np", 3, "--heartbeat", 4, "--deadline", 20, "--failures", 100, "--attachment", attachment)
