@@ -111,30 +111,31 @@ class EventLines:
         self._errors: dict[str, tuple[int, float]] = {}  # the first peer of each recent error, and its newest time
 
     def event(self, event: LoggedEvent) -> None:
-        """Prints an event at once, or holds it as a further setting of a rule."""
+        """Prints an event at once, or holds it as a further setting of a rule, or as a line that is repeated."""
         with self._lock:
             line, parts = self._worded(event), _repeated(event)
-            if line and parts in self._repeats and isinstance(event, RuleEvent):
+            setting = event if isinstance(event, SetEvent) and event.what != "stop" else None
+            if not line:
+                return
+            if isinstance(event, RuleEvent) and parts in self._repeats:
                 self._repeats[parts].add(event)
                 return
-            if line and isinstance(event, RuleEvent):
-                self._print_repeats(lambda key, _: key[0] == event.rule)
-            if line and parts is not None:
-                self._repeats[parts] = _Repeats(self._clock())
-            if not isinstance(event, SetEvent) or event.what == "stop":
-                # Any other event ends all runs of settings.
-                if line:
-                    self._print_held()
-                    self._begun.clear()
-                    self._print_line(line)
-            elif (key := (event.rule, event.what)) in self._begun:
-                # A further setting of a run is held.
+            # A further setting of a run is held.
+            if setting is not None and (key := (setting.rule, setting.what)) in self._begun:
                 self._held_since = self._held_since if self._held else self._clock()
-                self._held[key] = joined_to_run(self._held.get(key), event)
+                self._held[key] = joined_to_run(self._held.get(key), setting)
+                return
+            if isinstance(event, RuleEvent):
+                self._print_repeats(lambda key, _: key[0] == event.rule)
+            if parts is not None:
+                self._repeats[parts] = _Repeats(self._clock())
+            # The first setting of a run is printed; any other event ends all runs.
+            if setting is not None:
+                self._begun.add((setting.rule, setting.what))
             else:
-                # The first setting of a run is printed.
-                self._begun.add(key)
-                self._print_line(line)
+                self._print_held()
+                self._begun.clear()
+            self._print_line(line)
 
     def _worded(self, event: LoggedEvent) -> str:
         """The line of an event; empty for a view of the same peers, with a repeated error in two words."""

@@ -356,6 +356,21 @@ def test_a_size_out_of_reach_that_is_asked_for_in_every_step_is_counted() -> Non
     assert lines.printed() == ["step 11: hook wants 11 peers instead of 2; 11 is out of reach"]
 
 
+def test_a_hook_that_sets_a_rate_in_every_step_is_counted_with_its_settings() -> None:
+    lines = Lines()
+    for step in range(1, 9):
+        hooked = made(event="called", step=step, rule="decay", saw={}, asked=None, also=[f"set_learning_rate({step})"])
+        lines.events(hooked, setting(step))
+    assert [line.partition(": decay ")[2] for line in lines.printed()] == [
+        "was called; it asks for set_learning_rate(1)", "sets the learning rate to 1"
+    ]  # fmt: skip
+    lines.print_rest()
+    assert lines.printed() == [
+        "steps 2 to 8: decay sets the learning rate 7 times, from 0.500 to 0.125",
+        "step 8: decay was called; it asks for set_learning_rate(8); 6 more like this since step 2",
+    ]
+
+
 def test_what_was_not_said_for_a_minute_is_printed_at_once_again() -> None:
     lines = Lines(called(1))
     lines.now = REPEAT_S
