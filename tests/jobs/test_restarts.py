@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,9 @@ import pytest
 from kungfu.cli.main import main
 from kungfu.cli.run import main as kungfu_run
 from kungfu.trace import read_trace, replay
-from tests.jobs.convex_runs import on_one_host
-from tests.jobs.harness import Ended, Job, lines_of
+from tests.jobs.convex_runs import Run, on_one_host, training
+from tests.jobs.harness import Ended, Job, awaited, lines_of
+from tests.soak import SOAK
 
 KEEPING = """
 import kungfu as kf
@@ -119,3 +123,89 @@ def test_a_job_goes_on_with_the_peers_of_its_checkpoint_and_names_damaged_ones(
     (found,) = in_one_piece(ended, 1, capsys)
     assert (found["why"], found["nth"], found["size"]) == ("SIGTERM had ended it", 0, 3)
     assert (found["path"], found["damaged"]) == (str(kept[-2]), [str(kept[-1])])
+
+
+def test_all_hosts_are_killed_and_start_again_in_another_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first in the list founds the job again; then the peers of all hosts are killed, and the hosts remain."""
+    line = [*options(tmp_path), "--checkpoints", tmp_path / "kept"]
+    with training(tmp_path, *line, size=2, slots=(1, 1, 1), epochs=EPOCHS) as run:
+        after(run.hosts[0], 0)
+        for host in range(3):
+            run.hosts[host].signal(signal.SIGKILL)
+        for host in range(3):
+            run.hosts[host].end(code=-signal.SIGKILL, deadline_s=60.0)
+        for host in (2, 1, 0):
+            run.hosts.jobs.append(run.hosts.launch(host, f"host-{host}"))
+        leads = run.hosts[-1]
+        first = leads.event("restarted")
+        after(leads, first["step"])
+        for peer in leads.event("view", version=first["first_view"])["peers"]:
+            leads.signal(signal.SIGKILL, peer=peer)
+        second = leads.event("restarted", first_view=first["first_view"] + 2)
+        *_, two, one, leading = run.ends(*[-signal.SIGKILL] * 3, 0, 0, 0, tells=-1)
+    assert 0 < first["step"] < second["step"]
+    for ended in (leading, one, two):
+        assert in_one_piece(ended, 2, capsys)[1] == second
+    hosts = {event["peer"]: event["host"] for event in leading.all_of("spawned")}
+    assert len(hosts) == 6
+
+
+# ---- soak ------------------------------------------------------------------------------------------------------------
+
+# The moments of a kill, each with the seconds that may pass until then; each is drawn at least once.
+MOMENTS = {"start": 3.0, "decision": 0.5, "checkpoint": 0.02, "training": 3.0}
+
+
+def await_moment(moment: str, run: Run, draw: random.Random) -> None:
+    """Waits until a job is in this moment since its last start."""
+    job, kept = run.hosts[-1], run.steered.folder.parent / "kept"
+    events = lines_of(job.folder / "events.jsonl")
+    began = max(at for at, event in enumerate(events) if event["event"] in ("record", "restarted"))
+
+    def since(kind: str) -> bool:
+        return any(event["event"] == kind for event in lines_of(job.folder / "events.jsonl")[began:])
+
+    job.seen(lambda: since("spawned"), what="a start", deadline_s=120.0)
+    if moment != "start":
+        job.seen(lambda: since("checkpoint"), what="a checkpoint", deadline_s=180.0)
+    if moment == "decision":
+        run.steered.resize(draw.choice((1, 3)))
+        job.seen(lambda: since("decision"), what="a decision", deadline_s=120.0)
+    if moment == "checkpoint":
+        awaited(lambda: [*kept.glob(".writing-*")], what="a checkpoint being written", deadline_s=120.0)
+    time.sleep(draw.uniform(0.0, MOMENTS[moment]))
+
+
+@SOAK
+@pytest.mark.parametrize("slots", [(4,), (2, 2, 2)], ids=["one host", "three hosts"])
+def test_all_agents_are_killed_at_drawn_moments_and_each_sample_counts_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], slots: tuple[int, ...]
+) -> None:
+    """On several hosts, the one that leads first, so that the others are killed within an election."""
+    seed = int(os.environ.get("SEED", "1"))
+    print(f"SEED={seed}")
+    draw, hosts = random.Random(seed), range(len(slots))
+    moments = [*MOMENTS, *draw.choices([*MOMENTS], k=4)]
+    draw.shuffle(moments)
+    line = [*options(tmp_path, restarts=9), "--checkpoints", tmp_path / "kept", "--heartbeat", 4]
+    more = ["--ballast-mb", 8, "--sleep-s", 0.05]
+    with training(tmp_path, *line, size=2, most=3, slots=slots, epochs=EPOCHS, more=more) as run:
+        for moment in moments:
+            print(moment)
+            await_moment(moment, run, draw)
+            alive = run.hosts.jobs[-len(slots) :]
+            for job in reversed(alive):  # the last one leads
+                job.signal(signal.SIGKILL)
+                time.sleep(draw.choice((0.0, 0.5, 2.0)) if len(slots) > 1 else 0.0)
+            for job in alive:
+                job.end(code=None, deadline_s=60.0)
+            again = [*hosts]
+            draw.shuffle(again)
+            again.append(again.pop(again.index(0)))
+            run.hosts.jobs.extend(run.hosts.launch(host, f"host-{host}") for host in again)
+        run.steered.hurry()
+        ended = run.hosts[-1].end(deadline_s=600.0)
+        run.steered.ended(ended)
+    in_one_piece(ended, len(ended.all_of("restarted")), capsys)

@@ -37,8 +37,8 @@ _NAME = "on-event"
 ALL = "all"
 # Neither every step of a policy nor every part of a stop: the events of which a person wants to know at once.
 USUAL_KINDS = (
-    "started", "rescale", "recovery", "refusal", "lost", "missing", "host noticed", "host left", "host lost", "head",
-    "failed", "trouble", "checkpoint", "ended",
+    "started", "restarted", "rescale", "recovery", "refusal", "lost", "missing", "host noticed", "host left",
+    "host lost", "head", "failed", "trouble", "checkpoint", "ended",
 )  # fmt: skip
 # Seconds that a command may take, and seconds after the end of the job for the commands of the last events.
 _LIMIT_S, _END_WITHIN_S = 60.0, 25.0
@@ -58,11 +58,13 @@ class EventCommand:
         kinds: The kinds or topics of its events; empty for all events.
         host: The index of this host, or its name if it joins a job. Of several hosts, only the one that leads the job
             runs the command.
+        since: The start of kungfu-run, in seconds since 1970: earlier events of the record are of the run before.
     """
 
     command: str
     kinds: tuple[str, ...]
     host: int | str = 0
+    since: float = 0.0
 
 
 def parse_event_command(command: str | None, kinds: str | None, *, host: int | str) -> EventCommand | None:
@@ -88,7 +90,7 @@ def parse_event_command(command: str | None, kinds: str | None, *, host: int | s
             near = difflib.get_close_matches(name, known, n=1)
             meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise UsageError(f"--on-event-kinds {kinds}: no event is of the kind {name!r}; {meant}")
-    return EventCommand(command, () if ALL in names else names, host)
+    return EventCommand(command, () if ALL in names else names, host, since=time.time())
 
 
 def known_kinds() -> tuple[str, ...]:
@@ -116,14 +118,17 @@ class EventSelector:
         job: The job according to the events so far.
     """
 
-    def __init__(self, kinds: Collection[str], host: int | str) -> None:
-        self._kinds, self._host, self.job = kinds, host, Job()
+    def __init__(self, kinds: Collection[str], host: int | str, *, since: float = 0.0) -> None:
+        self._kinds, self._host, self._since, self.job = kinds, host, since, Job()
         self._missed = deque[LoggedEvent](maxlen=_MOST_MISSED)
 
     def made_of(self, new: NewRecords) -> Iterator[LoggedEvent]:
         """The events for the command among new lines of the record."""
         for event in new.events:
             led, self.job = self.job.is_led_by(self._host), self.job.after(event)
+            # The job was started again, and the command has run for this event.
+            if event.time is not None and event.time < self._since:
+                continue
             leads = self.job.is_led_by(self._host)
             # The previous leader may have been lost before it ran the command for its last events.
             if leads and not led:
@@ -254,7 +259,7 @@ def run_for_events(
     Raises:
         UsageError: The record is of another version, or cannot be read.
     """
-    selector = EventSelector(asked.kinds, asked.host)
+    selector = EventSelector(asked.kinds, asked.host, since=asked.since)
 
     def variables(event: LoggedEvent) -> Mapping[str, str]:
         """The environment variables that describe an event in the words of ``kungfu why``."""

@@ -175,14 +175,15 @@ class MlflowRun:
         self._client = importlib.import_module("mlflow").MlflowClient(tracking_uri=self._target.uri)
         started, name = self._job.started, self._record.absolute().name
         assert started is not None
+        job = self._job.names[0]  # a job that is started again continues its run
         experiment = os.environ.get("MLFLOW_EXPERIMENT_ID") or self._experiment()
-        found = self._client.search_runs([experiment], filter_string=f"tags.`kungfu.job` = '{started.job}'")
+        found = self._client.search_runs([experiment], filter_string=f"tags.`kungfu.job` = '{job}'")
         if found:
             run = found[0]
             self._after_s = float(run.data.tags.get("kungfu.until", "-inf")) - _OVERLAP_S
         else:
             tags = {
-                "kungfu.job": started.job, "kungfu.version": __version__,
+                "kungfu.job": job, "kungfu.version": __version__,
                 "kungfu.record": _cut(str(self._record.absolute())), "mlflow.user": os.environ.get("USER", ""),
                 "mlflow.source.name": _cut(" ".join(started.command)),
             }  # fmt: skip

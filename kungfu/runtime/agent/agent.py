@@ -34,7 +34,7 @@ from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import Console, HostRecorder, RecordListener
 from kungfu.runtime.agent.leader import Leader, QueueFlush
-from kungfu.runtime.agent.restarts import UnreadableCheckpoints, plan_restart, restarted
+from kungfu.runtime.agent.restarts import UnreadableCheckpoints, name_in, plan_restart, restarted
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.checkpoints.folder import FolderInUse, claim, release
 from kungfu.runtime.core.cluster import events as decided
@@ -217,6 +217,7 @@ class Agent:
                     context.job, settings, interrupted=interrupted, incarnation=context.consensus.incarnation,
                     threads=supervisor.threads, devices=len(supervisor.devices),
                     on_number=lambda number: setattr(context.consensus, "host", number),
+                    record=name_in(self._journal.folder),
                 )  # fmt: skip
             # The job refuses this host, or no leader has admitted it in time.
             except KungfuError as error:

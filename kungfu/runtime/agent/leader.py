@@ -18,7 +18,7 @@ from kungfu.event_log import events
 from kungfu.runtime.agent.agent_service import PhaseProgressAsked
 from kungfu.runtime.agent.consensus.consensus_service import AdmissionRequested, LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.consensus.election import Elected
-from kungfu.runtime.agent.consensus.host_admission import listed_reply, refusal_of
+from kungfu.runtime.agent.consensus.host_admission import RECORD, listed_reply, refusal_of
 from kungfu.runtime.agent.consensus.replication import HostReported
 from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec, SignalReceived
 from kungfu.runtime.agent.controller.job_controller import JobController
@@ -143,8 +143,9 @@ class Leader:
         if not requested.reply.set_running_or_notify_cancel():
             return None
         host, known = requested.request.host, self.cluster.hosts.known
-        # The host has another command line.
-        if refusal := refusal_of(requested.request, self._job, now=time.time()):
+        # The host has another command line, or a record that the job would begin anew.
+        refusal = refusal_of(requested.request, self._job, now=time.time())
+        if refusal := refusal or self._refuse_record(dict(requested.request.command_line).get(RECORD, "")):
             requested.reply.set_result(pb.HostAdmissionReply(refusal=refusal))
             return None
         number, ending = self._number_of(host)
@@ -191,6 +192,16 @@ class Leader:
         return (
             f"a host with the name {host.name} is in it, at {listed.address} with {listed.slots} slots; give this one "
             "another name (--self), or end kungfu-run there"
+        )
+
+    def _refuse_record(self, name: str) -> str:
+        """The reason why a host with the record of the job ``name`` is refused: this host would begin the job anew."""
+        if not name or not self._job.restarts or self._restart is not None or self._controller.has_begun:
+            return ""
+        own = self._job.hosts[self._job.own_host].name
+        return (
+            f"its --logdir holds the record of job {name}, and that of {own}, which founds the job, holds none: give "
+            f"{own} the folder that it had before, or all hosts new folders"
         )
 
     def _admit(self, host: pb.HostInfo, *, anew: bool) -> Ending | None:

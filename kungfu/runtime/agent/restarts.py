@@ -117,6 +117,11 @@ def is_over(folder: Path) -> bool:
     return isinstance(ending, EndedEvent) and ending.code == 0
 
 
+def name_in(folder: Path) -> str:
+    """The newest name of the job whose record is in ``folder``; empty for a new record."""
+    return next(reversed(JobWatcher(folder).look().names), "")
+
+
 def lock_record(folder: Path) -> str:
     """Locks the folder of a record until this process ends, so that no second kungfu-run uses the folder.
 

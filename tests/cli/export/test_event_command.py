@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,9 @@ def test_an_unknown_kind_and_what_is_no_command_are_refused() -> None:
     ):
         with pytest.raises(UsageError, match=re.escape(said)):
             parse_event_command(command, kinds, host=0)
-    assert parse_event_command("cat", "all", host=0) == EventCommand("cat", ())
+    usual = parse_event_command("cat", "all", host=0)
+    assert usual is not None
+    assert replace(usual, since=0.0) == EventCommand("cat", ())
     assert parse_event_command(None, None, host=0) is None
 
 
@@ -142,6 +145,8 @@ def test_of_several_hosts_the_one_that_leads_runs_it(tmp_path: Path) -> None:
     elections = [made(event="head", time=20.0 + term, host=one, name="b", term=term) for term, one in heads.items()]
     chosen = [one for event in [grown, *elections] for one in selector.made_of(NewRecords((event,)))]
     assert chosen == [grown, *elections], "each event once, though the host is elected twice"
+    later = EventSelector((), host=0, since=20.0)
+    assert [*later.made_of(NewRecords((*events,)))] == [], "it was run for them before the job was started again"
     (again := tmp_path / "again").mkdir()
     returned = [made(event="host", host=0, name="a"), made(event="view", version=7, peers=[1, 2])]
     ran(again, returned, "cat >> all", kinds=("view",))

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 from kungfu.event_log.codec import unpack_event
-from kungfu.event_log.events import FailedEvent, HostLostEvent, LeaderEvent, LoggedEvent
+from kungfu.event_log.events import FailedEvent, HostLostEvent, LeaderEvent, LoggedEvent, RestartedEvent
 from kungfu.runtime.agent.consensus.consensus_service import (
     AdmissionRequested,
     HostService,
@@ -25,7 +25,7 @@ from kungfu.runtime.agent.consensus.consensus_service import (
     ReplicateReceived,
 )
 from kungfu.runtime.agent.consensus.election import Elected, elect
-from kungfu.runtime.agent.consensus.host_admission import command_line_of
+from kungfu.runtime.agent.consensus.host_admission import RECORD, command_line_of
 from kungfu.runtime.agent.consensus.state import parse_request_log, parse_snapshot, serialize_snapshot
 from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec
 from kungfu.runtime.agent.journal.journal import Journal
@@ -405,3 +405,18 @@ def test_a_host_that_is_lost_for_long_leaves_the_list_and_comes_back_as_another(
         back = admission(context, number=0, pid=1, incarnation="b")
         assert leader.handle(back) is None
         assert back.reply.result(0.0).number == 3, "which is the host 0 of the list of its line"
+
+
+def test_a_host_with_a_record_of_the_job_is_refused_by_a_founder_without_one(tmp_path: Path) -> None:
+    """The job would begin anew, and its progress would be lost; the same host may enter a job that is started again."""
+    restart = RestartedEvent(why="killed", nth=1, limit=2, size=2, first_peer=2, first_view=3)
+    for again, refusal in ((None, "holds the record of job one, and that of 127.0.0.1"), (restart, "")):
+        with agents(3) as (hosts, (founder, *_)), context_of(founder, hosts, tmp_path / str(refusal == "")) as context:
+            context = replace(context, job=replace(context.job, restarts=2))
+            leader, asks = Leader(context, restart=again), admission(context, number=1, pid=1, incarnation="a")
+            asks.request.command_line[RECORD] = "one"
+            assert leader.begin() is None
+            assert leader.handle(asks) is None
+            assert refusal in asks.reply.result(0.0).refusal
+            assert bool(asks.reply.result(0.0).settings) is (refusal == "")
+            leader.close(Ending(0))

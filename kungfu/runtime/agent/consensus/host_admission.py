@@ -36,6 +36,7 @@ _CONNECT_S = 2.0
 # The clocks of two hosts may differ by this many seconds; the times in the records would be wrong by more.
 _CLOCK_S = 300.0
 _LIST = "-H"  # hosts that join later have none
+RECORD = "record"  # beside the command line of a host: the name of the job whose record the host holds
 
 
 def command_line_of(job: JobSpec) -> dict[str, str]:
@@ -153,7 +154,7 @@ class _Search:
 
 def request_admission(
     job: JobSpec, own: Settings, *, interrupted: Callable[[], bool], incarnation: str = "", threads: int = 0,
-    devices: int = 0, on_number: Callable[[int], None] = lambda number: None,
+    devices: int = 0, record: str = "", on_number: Callable[[int], None] = lambda number: None,
 ) -> Admitted | None:  # fmt: skip
     """Requests admission from the other hosts until the leader admits this host.
 
@@ -165,6 +166,7 @@ def request_admission(
         threads: The threads that each peer would get from this host's cores.
         devices: The number of GPUs that the peers of this host may use.
         on_number: Called with the number that the leader gives this host.
+        record: The name of the job whose record this host holds; empty for none.
 
     Returns:
         The admission; ``None`` if this agent has to found the job, or was interrupted.
@@ -179,7 +181,7 @@ def request_admission(
         number=-1 if job.join else job.own_host, pid=os.getpid(), incarnation=incarnation, threads=threads,
         devices=devices, name=here.name, slots=here.slots, port=here.port,
     )  # fmt: skip
-    request = pb.HostAdmissionRequest(host=own_host, command_line=command_line_of(job))
+    request = pb.HostAdmissionRequest(host=own_host, command_line={**command_line_of(job), RECORD: record})
     listed = {host.address: host.name for host in job.hosts if host is not here}
     search = _Search({address: address for address in job.join} or listed)
     while not interrupted():

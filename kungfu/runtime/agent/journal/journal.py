@@ -19,7 +19,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from kungfu.errors import UsageError
-from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.codec import event_to_line, row_in
 from kungfu.event_log.events import RECORD_VERSION, GapEvent, LoggedEvent, RecordEvent, UnrecordedEvent
 from kungfu.runtime.agent.journal.log_file import LogFile, LogGap, merged
 
@@ -97,7 +97,8 @@ class Journal:
             return
         with file.path.open("rb") as lines:
             lines.seek(max(0, file.found_bytes - _LONGEST_CUT_BYTES))
-            is_at_limit = lines.read().splitlines()[-1].startswith(b'{"cut"')
+            last = row_in(lines.read().splitlines()[-1])
+        is_at_limit = last is not None and "cut" in last
         self._trace_left = -1 if is_at_limit else max(0, self._trace_left - file.found_bytes)
 
     def output_of(self, peer: int) -> Output:
