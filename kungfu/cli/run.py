@@ -234,7 +234,9 @@ def _checkpoint_settings(given: argparse.Namespace) -> CheckpointSettings:
         )
     asked, (keep, best_signal) = "" if folder is None else f"{option} {folder.absolute()}", _kept(given.keep)
     resume = "" if found is None else str(found)
-    return CheckpointSettings("", keep, resume, given.peers, resume_option=asked, best_signal=best_signal)
+    return CheckpointSettings(
+        "", keep, resume, given.peers, resume_option=asked, best_signal=best_signal, restarts=given.restarts
+    )
 
 
 def _kept(text: str) -> tuple[int, str]:
@@ -346,7 +348,7 @@ def _run(given: argparse.Namespace) -> int:
     journal = Journal(folder, trace_limit_bytes=round(given.trace_limit * 1e6), continues=given.restarts > 0)
     job = JobSpec(
         command, given.peers, settings, dict(os.environ), ReplacementLimits(given.failures, given.preemptions),
-        given.scaling, hosting.hosts, hosting.index, spares, given.restarts, join=hosting.join,
+        given.scaling, hosting.hosts, hosting.index, spares, join=hosting.join,
         min_hosts=hosting.min_hosts,
     )  # fmt: skip
     with make_console(journal.folder) as console:

@@ -370,7 +370,9 @@ class Job(Struct, frozen=True):
         """The job after the arrival, progress or end of a host or peer; unchanged by any other event."""
         match event:
             case events.HostJoinedEvent():
-                return replace(self, hosts={**self.hosts, event.host: JobHost(event.name, event.pid, event.time)})
+                # A host that was cut off has recorded an ending, and returns to the job.
+                hosts = {**self.hosts, event.host: JobHost(event.name, event.pid, event.time)}
+                return replace(self, hosts=hosts, ending=None)
             case events.HostLeftEvent():
                 return self._without_host(event, "its host left the job")
             case events.HostLostEvent():

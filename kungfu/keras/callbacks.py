@@ -298,10 +298,12 @@ def _name_others(callbacks: Sequence[Any], model: Any) -> None:
 def _refuse(callbacks: Sequence[Any]) -> None:
     settings = read_settings()
     for one in callbacks:
-        if isinstance(one, keras.callbacks.BackupAndRestore) and settings is not None and settings.checkpoints.resume:
+        given = None if settings is None else settings.checkpoints
+        if isinstance(one, keras.callbacks.BackupAndRestore) and given is not None and (given.resume or given.restarts):
+            option = "--restarts" if given.restarts else "--resume"
             raise UsageError(
-                "model.fit() was given BackupAndRestore under kungfu-run --resume: both say where training begins; "
-                "leave one of them out. --resume also has the position in the data and the state of policies"
+                f"model.fit() was given BackupAndRestore under kungfu-run {option}: both say where training begins; "
+                f"leave one of them out. {option} also has the position in the data and the state of policies"
             )
         if isinstance(one, keras.callbacks.CallbackList):
             raise UsageError("model.fit() was given a CallbackList under kungfu-run: give a plain list of callbacks")

@@ -58,6 +58,7 @@ class CheckpointSettings:
     Args:
         folder: The folder for checkpoints if the program names none.
         keep: The number of newest checkpoints to keep.
+        restarts: The number of restarts in a row from the job's newest checkpoint; 0 if the job never starts again.
         best_signal: The signal whose lowest value makes a checkpoint the one called "best"; empty for none.
         resume: The checkpoint, or a folder of checkpoints, to resume from; empty for none.
         founders: The number of peers that begin the job; 0 for a peer that joins later and receives the state.
@@ -72,6 +73,7 @@ class CheckpointSettings:
     job: str = ""
     resume_option: str = ""
     best_signal: str = ""
+    restarts: int = 0
 
 
 @dataclass(frozen=True)

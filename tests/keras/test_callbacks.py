@@ -169,9 +169,10 @@ def test_lists_within_the_list_are_callbacks_too():
     assert told == ["train", "train", "epoch 0", "epoch 0"]
 
 
-def test_a_backup_is_refused_where_the_job_is_resumed_from_a_checkpoint(monkeypatch, tmp_path):
-    run_under_kungfu(monkeypatch, checkpoints=CheckpointSettings(resume=str(tmp_path)))
-    with pytest.raises(UsageError, match="BackupAndRestore under kungfu-run --resume: both say where training begins"):
+@pytest.mark.parametrize(("option", "value"), [("resume", "a"), ("restarts", 2)])
+def test_a_backup_is_refused_where_the_job_is_resumed_from_a_checkpoint(monkeypatch, tmp_path, option, value):
+    run_under_kungfu(monkeypatch, checkpoints=CheckpointSettings(**{option: value}))
+    with pytest.raises(UsageError, match=f"under kungfu-run --{option}: both say where training begins"):
         callbacks(keras.callbacks.BackupAndRestore(tmp_path))
 
 

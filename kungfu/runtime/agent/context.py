@@ -34,7 +34,6 @@ class JobSpec:
         hosts: The hosts of the job; by default only this machine, with room for every peer.
         own_host: The number of this host in ``hosts``.
         spares: The number of peers that get ready before the job wants them, and the stage at which they wait.
-        restarts: The number of restarts in a row without a newer checkpoint after which the job ends.
         lost: The failure by which this process has lost the job before, if the job is started again.
         join: The addresses of hosts of a running job that this host joins, each HOST:PORT; then ``hosts`` contains this
             host alone, until the job has given it a number. Empty for a host that is in the list of the job.
@@ -50,7 +49,6 @@ class JobSpec:
     hosts: tuple[Host, ...] = (Host("127.0.0.1", 1 << 16, 0),)
     own_host: int = 0
     spares: SpareLimits = field(default_factory=SpareLimits)
-    restarts: int = 0
     lost: str = ""
     join: tuple[str, ...] = ()
     min_hosts: int = 0
@@ -64,6 +62,11 @@ class JobSpec:
     def deadlines(self) -> Deadlines:
         """The deadlines of the job."""
         return self.settings.deadlines
+
+    @property
+    def restarts(self) -> int:
+        """The restarts in a row without a newer checkpoint after which the job ends; 0 if it never starts again."""
+        return self.settings.checkpoints.restarts
 
     @property
     def limits(self) -> JobLimits:

@@ -39,6 +39,7 @@ from kungfu.runtime.core.request import Asked, Resize, SetLimits
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
+from kungfu.runtime.settings import CheckpointSettings
 from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, left, state
 from tests.runtime.agent.journal.test_journal import events_in
 from tests.runtime.agent.supervisor.test_process_supervisor import Heard
@@ -412,7 +413,8 @@ def test_a_host_with_a_record_of_the_job_is_refused_by_a_founder_without_one(tmp
     restart = RestartedEvent(why="killed", nth=1, limit=2, size=2, first_peer=2, first_view=3)
     for again, refusal in ((None, "holds the record of job one, and that of 127.0.0.1"), (restart, "")):
         with agents(3) as (hosts, (founder, *_)), context_of(founder, hosts, tmp_path / str(refusal == "")) as context:
-            context = replace(context, job=replace(context.job, restarts=2))
+            settings = replace(context.job.settings, checkpoints=CheckpointSettings(restarts=2))
+            context = replace(context, job=replace(context.job, settings=settings))
             leader, asks = Leader(context, restart=again), admission(context, number=1, pid=1, incarnation="a")
             asks.request.command_line[RECORD] = "one"
             assert leader.begin() is None

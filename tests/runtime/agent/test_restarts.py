@@ -32,10 +32,10 @@ VIEW = {"event": "view", "version": 4, "peers": [0, 5]}
 
 def job_in(folder: Path, *, restarts: int = 2, command: tuple[str, ...] = ("true",), **given: Any) -> JobSpec:
     """A job of two peers whose checkpoints are in its folder, with settings of checkpoints beside."""
-    checkpoints = CheckpointSettings(str(folder / "checkpoints"), founders=2, **given)
+    checkpoints = CheckpointSettings(str(folder / "checkpoints"), founders=2, restarts=restarts, **given)
     deadlines = Deadlines(ready_s=120.0, wait_s=60.0)
     settings = Settings("one", -1, "127.0.0.1", "ab" * 32, "local", Limits(1, 4), deadlines, checkpoints=checkpoints)
-    return JobSpec(command, 2, settings, {**os.environ}, restarts=restarts)
+    return JobSpec(command, 2, settings, {**os.environ})
 
 
 def publish(folder: Path, *steps: int, job: str = "one", size: int = 3) -> list[Path]:
