@@ -74,7 +74,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a step by name, including NaN and infinities; unknown values are absent."""
     numbers = dict[str, float]()
     for name, value in row.items():
-        number = None if name in ("time", "step") else as_float(value)
+        number = None if name in ("time", "step", "view") else as_float(value)
         if number is not None:
             group = "job" if name in FIGURES_OF_JOB or name == "learning_rate" else "signals"
             numbers[f"{group}/{name}"] = number

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from kungfu import __version__
 from kungfu.cli.report.narrative import rescale_count
 from kungfu.event_log.events import LoggedEvent
-from kungfu.event_log.job import Job
+from kungfu.event_log.job import FIGURES_OF_JOB, Job
 from kungfu.event_log.numbers import as_float, step_seconds
 from kungfu.runtime.core.requests.request_log import RequestState
 
@@ -139,7 +139,7 @@ class PrometheusMetrics(Collector):
             "kungfu_signal", "Newest value of a named signal of the policies.", labels=["signal"]
         )
         for name, value in job.known.items():
-            if name not in _OF_A_STEP:
+            if name not in {*_OF_A_STEP, *FIGURES_OF_JOB}:
                 signals.add_metric([_utf8(name)], value)
         meaning = "Speed of a peer as a fraction of the median peer's, where a policy measures it."
         speeds = GaugeMetricFamily("kungfu_peer_speed_ratio", meaning, labels=["peer"])

@@ -9,7 +9,7 @@ const FIRST = [
   { key: "samples_per_s", title: "samples/s", curves: ["samples_per_s"], noisy: true },
   { key: "noise_scale", title: "noise scale", curves: ["noise_scale"] },
 ];
-const NOT_DRAWN = ["epoch"];
+const NOT_DRAWN = ["epoch", "view"];
 // Points around each one, on either side, whose median is the line of a curve that jumps from step to step.
 const [AROUND, AROUND_BATCH] = [12, 2];
 
