@@ -77,6 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--join", metavar="HOST[:PORT],...", help="join the running job of these hosts, any of its hosts, as --self")
     add("--min-hosts", type=int, metavar="N", help="begin with N hosts, and take the others later (all in the list)")
+    add(
+        "--place", choices=("pack", "spread"),
+        help="start peers on one host after the other, or on the one with the fewest peers (pack)",
+    )  # fmt: skip
     add("--port", type=int, metavar="N", help=f"the port of kungfu-run, the same on every host ({_PORT})")
     add("--secret-file", type=Path, metavar="FILE", help=f"the hosts' shared secret, in hexadecimal ({SECRET_KEY})")
 
@@ -94,7 +98,7 @@ def read_hosting(
     if given.hosts is None and given.join is None and not names_itself:
         options = {
             "--self": given.own_name, "--port": given.port, "--secret-file": given.secret_file,
-            "--min-hosts": given.min_hosts,
+            "--min-hosts": given.min_hosts, "--place": given.place,
         }  # fmt: skip
         for name, value in options.items():
             if value is not None:

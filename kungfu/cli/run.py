@@ -348,7 +348,7 @@ def _run(given: argparse.Namespace) -> int:
     journal = Journal(folder, trace_limit_bytes=round(given.trace_limit * 1e6), continues=given.restarts > 0)
     job = JobSpec(
         command, given.peers, settings, dict(os.environ), ReplacementLimits(given.failures, given.preemptions),
-        given.scaling, hosting.hosts, hosting.index, spares, join=hosting.join,
+        given.scaling, hosting.hosts, hosting.index, spares, join=hosting.join, place=given.place or "pack",
         min_hosts=hosting.min_hosts,
     )  # fmt: skip
     with make_console(journal.folder) as console:

@@ -135,7 +135,7 @@ def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
             add("--min", dest="least", type=int, metavar="N", help="set the minimum number of peers, in place of N")
             add("--max", dest="most", type=int, metavar="N", help="set the maximum number of peers, in place of N")
         case "scale-out":
-            add("count", type=int, metavar="N", help="the number of peers to add")
+            add("words", metavar="N|HOST", help="the number of peers to add, or a host whose free slots get peers")
         case "scale-in":
             add("words", nargs="+", metavar="PEER", help="ids of the peers to remove, optionally followed by RUN")
         case "migrate":
@@ -163,9 +163,15 @@ def _resize(given: argparse.Namespace) -> request.Request:
     return request.Resize(given.size, given.keep, hold_s=given.hold)
 
 
+def _scale_out(given: argparse.Namespace) -> request.Request:
+    if given.words.lstrip("-").isdecimal():
+        return request.ScaleOut(int(given.words), given.keep)
+    return request.ScaleOut(0, given.keep, given.words)
+
+
 _REQUESTS: Mapping[str, Callable[[argparse.Namespace], request.Request]] = {
     "resize": _resize,
-    "scale-out": lambda given: request.ScaleOut(given.count, given.keep),
+    "scale-out": _scale_out,
     "scale-in": lambda given: request.Leave(given.peers, keep=given.keep),
     "migrate": lambda given: request.Migrate(given.peer, given.host),
     "checkpoint": lambda given: request.SaveCheckpoint(),

@@ -12,7 +12,7 @@ from typing import Any
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
-from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, ReplacementLimits, SpareLimits
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, Place, ReplacementLimits, SpareLimits
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.hosts import Host
@@ -37,6 +37,7 @@ class JobSpec:
         lost: The failure by which this process has lost the job before, if the job is started again.
         join: The addresses of hosts of a running job that this host joins, each HOST:PORT; then ``hosts`` contains this
             host alone, until the job has given it a number. Empty for a host that is in the list of the job.
+        place: The hosts on which peers start: one after the other, or all evenly.
         min_hosts: The number of hosts with which the job begins; 0 for all ``hosts``.
     """
 
@@ -51,6 +52,7 @@ class JobSpec:
     spares: SpareLimits = field(default_factory=SpareLimits)
     lost: str = ""
     join: tuple[str, ...] = ()
+    place: Place = "pack"
     min_hosts: int = 0
 
     @property
@@ -70,7 +72,8 @@ class JobSpec:
 
     @property
     def limits(self) -> JobLimits:
-        return JobLimits(self.deadlines, self.replacements, self.settings.limits.minimum, self.spares)
+        minimum = self.settings.limits.minimum
+        return JobLimits(self.deadlines, self.replacements, minimum, self.spares, self.place)
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def _resize(at: BarrierInput, request: Resize) -> Decision:
     terms, target = with_reachable_size(request, terms, at.limits)
     if target != at.view.size:
         terms = replace(terms, by_command=at.outside is not None)
-    return _change_size(replace(at, terms=terms), target, asked=asked, preparing=preparing)
+    return replace(_change_size(replace(at, terms=terms), target, asked=asked, preparing=preparing), host=request.host)
 
 
 def _change_size(at: BarrierInput, target: int, *, asked: int, preparing: bool) -> Decision:
@@ -343,7 +343,7 @@ def _named(at: BarrierInput) -> _Named:
     if isinstance(lead, Resize):
         # With a requested size, an evicted peer that cannot leave now leaves once a joiner has come.
         others |= {*evicted} - {*now}
-    host = next((one.host for one in leaves if one.host is not None), None)
+    host = next((one.host for one in (lead, *leaves) if isinstance(one, Resize | Leave) and one.host is not None), None)
     replaced = tuple(peer for peer in view.ids if peer in others)
     return _Named(now, replaced, len(evicted) - len(free), bool(noticed) and not evicted, host)
 

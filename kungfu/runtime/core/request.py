@@ -14,6 +14,7 @@ replacements have come. ``merge`` chooses among several requests.
 | two sizes                              | the size from outside, else the first; the others are superseded        |
 | a size, peers evicted from outside     | the peers leave without replacements; the size is superseded            |
 | a size, peers replaced on a named host | the peers; the size is superseded: its joiners would run on that host   |
+| a size on a named host, peers replaced | the size; the replacements would run on that host                       |
 | peers replaced on a named host, others | the replacements on that host; the others are superseded                |
 | a size, peers given notice             | that size, without those peers                                          |
 | two batches, two learning rates, two   | the first; the others are superseded                                    |
@@ -65,6 +66,7 @@ class Resize(Struct, frozen=True, tag=True):
             no hold. From outside, a size without a hold ends an earlier hold.
         batch: The batch that comes into force once the job has this size; ``None`` for that of `keep`.
         rate: The learning rate that comes into force once the job has this size; ``None`` for the present one.
+        host: The number of the host on which new peers start; ``None`` for any.
     """
 
     size: int
@@ -73,6 +75,7 @@ class Resize(Struct, frozen=True, tag=True):
     hold_s: float | None = None
     batch: SetBatch | None = None
     rate: SetRate | None = None
+    host: int | None = None
 
 
 class Leave(Struct, frozen=True, tag=True):
@@ -95,10 +98,11 @@ class Leave(Struct, frozen=True, tag=True):
 
 
 class ScaleOut(Struct, frozen=True, tag=True):
-    """A request to add ``count`` peers; the leading agent converts this request to a `Resize`."""
+    """A request to add ``count`` peers, or as many as ``host`` has free slots; becomes a `Resize` in the leader."""
 
     count: int
     keep: Keep = "global_batch_size"
+    host: str = ""
 
 
 class Migrate(Struct, frozen=True, tag=True):
@@ -334,7 +338,8 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
             return first if first is not one else None
         case Leave(when=when):
             # New processes can be requested on one host at a time; training that ends needs no joiners.
-            elsewhere = outside if leave is not None and leave.host is not None and one is not outside else None
+            named = getattr(outside.what, "host", None) if outside is not None else None
+            elsewhere = outside if named is not None and one is not outside else None
             return elsewhere or stop if when == "replaced" else None
         # Any number of these can be carried out together.
         case SaveCheckpoint() | StopTraining() | ScaleOut() | Migrate() | Profile() | SetLimits() | Release() | Retry():
@@ -358,8 +363,8 @@ def in_words(request: AnyRequest) -> str:
             return " ".join(["resize", *(f"{name} {one}" for name, one in given.items() if one is not None)])
         case Release():
             return "resize --release"
-        case ScaleOut(count):
-            return f"scale-out {count}"
+        case ScaleOut(count, host=host):
+            return f"scale-out {host or count}"
         case Leave(peers):
             return " ".join(["scale-in", *(str(peer) for peer in peers)])
         case Migrate(peer, host):

@@ -824,20 +824,22 @@ class Asked(_message.Message):
     def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., migrate: _Optional[_Union[Migrate, _Mapping]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., set_batch: _Optional[_Union[SetBatch, _Mapping]] = ..., set_rate: _Optional[_Union[SetRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., stop_training: _Optional[_Union[StopTraining, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ..., set_limits: _Optional[_Union[SetLimits, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., set_number: _Optional[_Union[SetNumber, _Mapping]] = ..., set_average_interval: _Optional[_Union[SetAverageInterval, _Mapping]] = ..., by: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., if_view: _Optional[int] = ..., number: _Optional[int] = ..., superseded_by: _Optional[str] = ..., sizes: _Optional[_Union[SizeLimits, _Mapping]] = ...) -> None: ...
 
 class Resize(_message.Message):
-    __slots__ = ("size", "keep", "max_global_batch", "hold_s", "batch", "rate")
+    __slots__ = ("size", "keep", "max_global_batch", "hold_s", "batch", "rate", "host")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     MAX_GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
     HOLD_S_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     size: int
     keep: Keep
     max_global_batch: int
     hold_s: float
     batch: SetBatch
     rate: SetRate
-    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., max_global_batch: _Optional[int] = ..., hold_s: _Optional[float] = ..., batch: _Optional[_Union[SetBatch, _Mapping]] = ..., rate: _Optional[_Union[SetRate, _Mapping]] = ...) -> None: ...
+    host: int
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., max_global_batch: _Optional[int] = ..., hold_s: _Optional[float] = ..., batch: _Optional[_Union[SetBatch, _Mapping]] = ..., rate: _Optional[_Union[SetRate, _Mapping]] = ..., host: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("peers", "when", "size", "keep", "host")
@@ -854,12 +856,14 @@ class Leave(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[_Union[When, str]] = ..., size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., host: _Optional[int] = ...) -> None: ...
 
 class ScaleOut(_message.Message):
-    __slots__ = ("count", "keep")
+    __slots__ = ("count", "keep", "host")
     COUNT_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     count: int
     keep: Keep
-    def __init__(self, count: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
+    host: str
+    def __init__(self, count: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., host: _Optional[str] = ...) -> None: ...
 
 class Migrate(_message.Message):
     __slots__ = ("peer", "host")

@@ -54,6 +54,7 @@ def test_every_command_says_its_own_to_the_leader(tmp_path: Path, printed: Print
         (["resize", 3], Resize(3)),
         (["resize", "--max", 1], SetLimits(1, 1)),
         (["scale-out", 2], Resize(4)),
+        (["scale-out", "localhost"], Resize(4, host=0)),
         (["scale-in", 0], Leave((0,), "now", 1)),
         (["migrate", 1, "localhost"], Leave((1,), "replaced", 2, host=0)),
         (["checkpoint"], SaveCheckpoint()),

@@ -57,6 +57,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
         "--resume": settings.checkpoints.resume_option,
         "--restarts": str(job.restarts),
         "--inelastic": job.scaling,
+        "--place": job.place,
         "program": " ".join(job.command),
     }
 

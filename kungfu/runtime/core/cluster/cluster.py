@@ -14,6 +14,7 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
+Place = Literal["pack", "spread"]
 PREEMPTED = (-15, 143)  # the exit codes of SIGTERM, without a handler and with our handler
 
 
@@ -39,12 +40,16 @@ class SpareLimits:
 
 @dataclass(frozen=True)
 class JobLimits:
-    """The limits of the whole job; the job ends if fewer than ``minimum`` peers, including joiners, are left."""
+    """The limits of the whole job; the job ends if fewer than ``minimum`` peers, including joiners, are left.
+
+    With the ``place`` "pack" peers start on the first host with a free slot, with "spread" on the one with the fewest.
+    """
 
     deadlines: Deadlines
     replacements: ReplacementLimits = field(default_factory=ReplacementLimits)
     minimum: int = 1
     spares: SpareLimits = field(default_factory=SpareLimits)
+    place: Place = "pack"
 
 
 @dataclass(frozen=True)

@@ -39,15 +39,18 @@ def spawn(
         cluster: The state of the job.
         replacing: For each new peer, the id of the lost peer that it replaces; ``None`` for a requested peer.
         now: The time, in seconds of the agent's clock.
-        host: The host on which the peers should run; ``None`` for the first host with a free slot, see `host_for`.
+        host: The host on which the peers should run; ``None`` for the one that `host_for` chooses.
         leaving: The peers that the new peers will replace; free slots on hosts without such peers are preferred.
     """
     hosts, room = cluster.hosts, placement.free_slots(cluster)
     avoided, left = placement.avoided_slots(hosts, now), {hosts.of[peer] for peer in leaving if peer in hosts.of}
     room = {one: count for one, count in room.items() if host in (None, one)}
+    spread_over = hosts.slots if cluster.limits.place == "spread" else None
     commands: list[events.Command] = []
     for other in replacing:
-        free_host = placement.host_for(room, avoided, left=left, spares=spares.hosts_of_spares(cluster))
+        free_host = placement.host_for(
+            room, avoided, left=left, spares=spares.hosts_of_spares(cluster), spread_over=spread_over
+        )
         if free_host is None:
             # The next offer reports the missing peer to the coordinator.
             cluster = _without_slot(cluster)

@@ -31,7 +31,12 @@ def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
 
 
 def host_for(
-    room: Mapping[int, int], avoided: Mapping[int, int], *, left: Collection[int] = (), spares: Collection[int] = ()
+    room: Mapping[int, int],
+    avoided: Mapping[int, int],
+    *,
+    left: Collection[int] = (),
+    spares: Collection[int] = (),
+    spread_over: Mapping[int, int] | None = None,
 ) -> int | None:
     """The first host with a free slot that need not be avoided; else the first host with any free slot.
 
@@ -43,6 +48,8 @@ def host_for(
         avoided: The number of slots to avoid on each host; see `avoided_slots`.
         left: The hosts of the peers that leave.
         spares: The hosts on which a spare waits.
+        spread_over: The slots of each host; then of equally good hosts the one with the fewest peers is chosen, and not
+            the first. ``None`` to fill one host after the other.
 
     >>> host_for({0: 1, 1: 2}, {0: 1}), host_for({0: 1}, {0: 1}), host_for({0: 0}, {})
     (1, 0, None)
@@ -50,11 +57,14 @@ def host_for(
     (1, 0)
     >>> host_for({0: 1, 1: 1}, {}, spares={1}), host_for({0: 1, 1: 1}, {}, left={1}, spares={1})
     (1, 0)
+    >>> host_for({0: 3, 1: 2}, {}, spread_over={0: 4, 1: 2}), host_for({0: 3, 1: 2}, {1: 2}, spread_over={0: 4, 1: 2})
+    (1, 0)
     """
     free = [host for host, count in room.items() if count > 0]
+    peers = {host: slots - room.get(host, 0) for host, slots in (spread_over or {}).items()}
 
-    def order(host: int) -> tuple[bool, bool, bool]:
-        return room[host] <= avoided.get(host, 0), host in left, host not in spares
+    def order(host: int) -> tuple[bool, bool, bool, int]:
+        return room[host] <= avoided.get(host, 0), host in left, host not in spares, peers.get(host, 0)
 
     return min(free, key=order, default=None)
 

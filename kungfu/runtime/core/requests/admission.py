@@ -70,6 +70,13 @@ def _refusal_of_what(what: request.AnyRequest, view: View, context: AdmissionCon
             return _not_to_hold(hold_s) or _out_of_reach(size, keep, context)
         case request.SetLimits():
             return _cannot_limit(what, context)
+        case request.ScaleOut(_, keep, host) if host:
+            is_full = context.free.get(context.hosts.get(host, -1), 0) < 1
+            no_slot = (
+                f"{host} has no free slot; name a host that has one, or give a number of peers" if is_full else None
+            )
+            size = max(view.size + 1, size_with(host, view, context))
+            return _unknown_host(host, context) or no_slot or _out_of_reach(size, keep, context)
         case request.ScaleOut(count) if count < 1:
             return f"scale-out by {count}: give how many peers shall come, 1 or more"
         case request.ScaleOut(count, keep):
@@ -151,14 +158,29 @@ def _not_in_view(peers: tuple[int, ...], view: View) -> str | None:
     return f"{noun} {', '.join(strange)} {verb} not in view {view.version}, {whose}"
 
 
+def _is_full(host: str, context: AdmissionContext) -> str | None:
+    if context.free.get(context.hosts[host], 0) > 0:
+        return None
+    return f"{host} has no free slot; name a host that has one, or give a number of peers"
+
+
+def size_with(host: str, view: View, context: AdmissionContext) -> int:
+    """The size of the job with a peer in each free slot of a host, as far as the job's maximum allows."""
+    return min(view.size + context.free.get(context.hosts.get(host, -1), 0), context.limits.maximum)
+
+
+def _unknown_host(host: str, context: AdmissionContext) -> str | None:
+    if host in context.hosts:
+        return None
+    names = [" alias ".join(_names_of(one, context)) for one in sorted(set(context.hosts.values()))]
+    where = f"all its peers are on one host, {names[0]}" if len(names) == 1 else f"they run on {', '.join(names)}"
+    return f"no agent of this job runs on {host!r}: {where}"
+
+
 def _no_such_host(host: str, context: AdmissionContext) -> str | None:
-    number = context.hosts.get(host)
-    if number is None:
-        # No host of the job has this name.
-        names = [" alias ".join(_names_of(one, context)) for one in sorted(set(context.hosts.values()))]
-        where = f"all its peers are on one host, {names[0]}" if len(names) == 1 else f"they run on {', '.join(names)}"
-        return f"no agent of this job runs on {host!r}: {where}"
-    if context.free.get(number, 0) < 1:
+    if unknown := _unknown_host(host, context):
+        return unknown
+    if context.free.get(context.hosts[host], 0) < 1:
         return f"{host} has no free slot for a peer to join before the other leaves; name a host that has one"
     return None
 

@@ -45,7 +45,7 @@ from kungfu.runtime.core.request import (
     StopTraining,
     in_words,
 )
-from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
+from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of, size_with
 from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep, start_survey, with_measured
 from kungfu.runtime.core.size_limits import AS_STARTED, Hold, SizeLimits
 from kungfu.runtime.core.view import View
@@ -279,6 +279,8 @@ def _resolved(request: Asked, *, size: int, context: AdmissionContext) -> Asked:
     match what:
         case Resize(target, keep):
             what = Resize(target, keep)  # only a policy limits the global batch; the hold is sent with every request
+        case ScaleOut(_, keep, host) if host and context.view is not None:
+            what = Resize(size_with(host, context.view, context), keep, host=context.hosts[host])
         case ScaleOut(count, keep):
             what = Resize(size + count, keep)
         case Leave(peers, "now", keep=keep):

@@ -33,9 +33,10 @@ from kungfu.runtime.core.cluster.events import (
 )
 from kungfu.runtime.core.cluster.placement import AVOIDED_S, free_slots, has_majority
 from kungfu.runtime.core.cluster.transitions import react, start_job
-from kungfu.runtime.core.next_membership import Decision, JoinerOffer
+from kungfu.runtime.core.next_membership import BarrierInput, Decision, JoinerOffer, next_membership
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.settings import Limits
 from tests.runtime.core.cluster import cluster_steps
 from tests.runtime.core.cluster.cluster_steps import (
     JOB_LIMITS,
@@ -64,6 +65,22 @@ def report(version: int = 1, step_: int = 40) -> LossReport:
 def let_go(peer: int, *others: int) -> list[Event]:
     """A view of the others begins, and the process of this peer ends."""
     return [TrainingFinished(peer, leaving=True), ViewStarted(view_of(*others, version=2)), ProcessEnded(peer, 0)]
+
+
+def test_peers_are_spread_over_the_hosts_if_the_job_says_so() -> None:
+    spread = replace(JOB_LIMITS, place="spread")
+    _, spawns = start_job(5, limits=spread, now=0.0, hosts=Hosts({0: 4, 1: 1, 2: 2}))
+    assert [spawn.host for spawn in all_of(Spawn, spawns)] == [0, 1, 2, 0, 2]
+    _, spawns = start_job(5, limits=JOB_LIMITS, now=0.0, hosts=Hosts({0: 4, 1: 1, 2: 2}))
+    assert [spawn.host for spawn in all_of(Spawn, spawns)] == [0, 0, 0, 0, 1]
+
+
+def test_a_size_on_a_named_host_starts_peers_there_although_others_have_room() -> None:
+    terms, request = Terms(12, 4.0), Asked(Resize(4, host=1), "kungfu scale-out b", id="r")
+    decision = next_membership(BarrierInput(view_of(0, 1, 2), terms, Limits(1, 9), requests=(request,)))
+    assert (decision.prepare, decision.host) == (4, 1)
+    cluster = cluster_steps.training(0, 1, 2, hosts=Hosts({0: 9, 1: 2}))
+    assert [spawn.host for spawn in all_of(Spawn, after(cluster, decision)[1])] == [1]
 
 
 def test_the_slot_of_a_straggler_that_was_let_go_is_avoided_for_a_while() -> None:

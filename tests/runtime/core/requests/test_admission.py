@@ -14,6 +14,9 @@ from kungfu.runtime.settings import Limits
 
 THREE = View(5, (Peer(0, "a:1"), Peer(2, "a:2"), Peer(7, "a:3")))
 ELASTIC = AdmissionContext(THREE, Limits(2, 4), "elastic", {"a": 0, "localhost": 0}, 60.0, free={0: 9}, most=6)
+NO_HOST = "no agent of this job runs on 'b': all its peers are on one host, a alias localhost"
+OUT_OF_THREE = "a size of 4: this job takes 2 to 3 (kungfu-run --min, --max)"
+IS_FULL = "a has no free slot; name a host that has one, or give a number of peers"
 HELD = replace(ELASTIC, held_size=3)
 INELASTIC, TINY = replace(ELASTIC, scaling="inelastic"), replace(ELASTIC, batch=3)
 ALONE = replace(ELASTIC, view=View(9, (Peer(2, "a:1"),)), limits=Limits(1, 4))
@@ -74,6 +77,9 @@ def test_what_fits_is_not_refused(job: AdmissionContext, action: request.Request
         (HELD, request.SetLimits(4), IS_HELD.format(4, 4)),
         (ELASTIC, request.ScaleOut(0), "scale-out by 0: give how many peers shall come, 1 or more"),
         (ELASTIC, request.ScaleOut(2), OUT_OF_LIMITS.format(5)),
+        (ELASTIC, request.ScaleOut(0, host="b"), NO_HOST),
+        (replace(ELASTIC, limits=Limits(2, 3)), request.ScaleOut(0, host="a"), OUT_OF_THREE),
+        (replace(ELASTIC, free={}), request.ScaleOut(0, host="a"), IS_FULL),
         (ELASTIC, request.Leave(()), "no peer was named that shall leave"),
         (ELASTIC, request.Leave((2, 3)), "peer 3 is not in view 5, whose peers are 0, 2 and 7"),
         (ELASTIC, request.Leave((1, 3)), "peers 1, 3 are not in view 5, whose peers are 0, 2 and 7"),
@@ -84,7 +90,7 @@ def test_what_fits_is_not_refused(job: AdmissionContext, action: request.Request
         (
             ELASTIC,
             request.Migrate(2, "b"),
-            "no agent of this job runs on 'b': all its peers are on one host, a alias localhost",
+            NO_HOST,
         ),
         (ELASTIC, request.Profile(3, 2, 10), "sizes from 3 to 2: give 1 <= MIN <= MAX"),
         (ELASTIC, request.Profile(2, 4, 0), "0 steps of each size: give 1 to 1000000"),

@@ -111,6 +111,7 @@ def size_of(external: Asked) -> int:
             Asked(Resize(4, keep="local_batch_size"), "kungfu scale-out 2", id="r"),
             (0, 1, 2, 3),
         ),
+        (ScaleOut(0, host="a"), Asked(Resize(4, host=0), "kungfu scale-out a", id="r"), (0, 1, 2, 3)),
         (Leave((0, 0)), Asked(Leave((0,), "now", 1), "kungfu scale-in 0 0", id="r"), (1,)),
         (Migrate(1, "a"), Asked(Leave((1,), "replaced", 2, host=0), "kungfu migrate 1 -> a", id="r"), (0, 2)),
     ],
