@@ -8,6 +8,7 @@ import gc
 import os
 import threading
 import time
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -49,6 +50,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     # A graph is hundreds of thousands of objects that stay: looking through them again and again takes a tenth of it.
     gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what this machine could not test; what only `make soak` runs is no news."""
+    skipped = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ()))
+    for reason, count in sorted(skipped.items()):
+        if "make soak" not in reason:
+            terminalreporter.write_line(f"{count} not tested: {reason.removeprefix('Skipped: ')}")
 
 
 _COLLECT_EVERY_S = 20.0
