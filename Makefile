@@ -28,6 +28,7 @@ test: setup  ## everything that has to hold
 	@$(MAKE) --no-print-directory --jobs 2 lint unit
 
 unit: setup
+	-@bash tools/etcd.sh  # without it the tests of --store are skipped
 	@$(python) $(pytest) tests kungfu kungfu_planning
 
 test-oldest: setup-oldest  ## the tests of it, on the oldest TensorFlow
@@ -35,6 +36,7 @@ test-oldest: setup-oldest  ## the tests of it, on the oldest TensorFlow
 
 soak: setup  ## the long runs: 500 random policies in three interpreters, 10,000 histories of the agents, jobs under random faults, lost hosts
 	-@bash tools/browser.sh  # without it what needs a browser is skipped
+	-@bash tools/etcd.sh  # likewise: what an etcd decides
 	-@bash tools/shells.sh  # likewise: completion in zsh and fish
 	@KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=500 $(python) -m pytest --timeout 3600 tests/compiler/test_equivalence.py
 	@KUNGFU_SOAK=1 KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=10000 $(python) -m pytest --timeout 3600 \
@@ -67,7 +69,7 @@ format: setup  ## let ruff mend what it can
 
 proto: setup-oldest  ## regenerate the code of the wire's messages, by the oldest protobuf
 	@.venv-oldest/bin/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-		kungfu/runtime/ipc/messages.proto
+		kungfu/runtime/ipc/messages.proto kungfu/runtime/ipc/etcd.proto
 
 plots: setup  ## draw the prebuilt policies on modelled clusters, and write down what they cost
 	@$(python) tools/policy_plots.py

@@ -164,6 +164,7 @@ def test_the_wheel_holds_each_file_of_both_packages_and_nothing_else(distributio
         "kungfu/native/horovod.patch",
         "kungfu/runtime/ipc/messages.proto",
         "kungfu/runtime/ipc/messages_pb2.py",
+        "kungfu/runtime/ipc/etcd_pb2.py",
         "kungfu/policies/gns_batch.py",
         "kungfu_planning/py.typed",
         "kungfu_planning/tune/planner.py",

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kungfu.errors import UsageError
-from kungfu.runtime.hosts import Host, addresses_of, local_addresses, on_one_machine, own_index, parse_hosts
+from kungfu.runtime.hosts import (
+    Host,
+    StoreAddress,
+    addresses_of,
+    local_addresses,
+    on_one_machine,
+    own_index,
+    parse_hosts,
+    parse_store,
+)
 
 SECRET_KEY = "KUNGFU_SECRET"
 
@@ -44,10 +53,11 @@ class Hosting:
 
     hosts: tuple[Host, ...]
     index: int
-    job: str
-    secret: str
+    job: str  # the name of the job, if this host creates the job
+    secret: str  # in hexadecimal, the same on all hosts
     join: tuple[str, ...] = ()
     min_hosts: int = 0
+    store: StoreAddress | None = None
 
     @property
     def local(self) -> Host:
@@ -83,6 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--port", type=int, metavar="N", help=f"the port of kungfu-run, the same on every host ({_PORT})")
     add("--secret-file", type=Path, metavar="FILE", help=f"the hosts' shared secret, in hexadecimal ({SECRET_KEY})")
+    add("--store", metavar="etcd://HOST:PORT", help="an etcd that decides who leads; needs --job")
+    add("--job", metavar="NAME", help="the name of the job in --store")
 
 
 def read_hosting(
@@ -98,7 +110,7 @@ def read_hosting(
     if given.hosts is None and given.join is None and not names_itself:
         options = {
             "--self": given.own_name, "--port": given.port, "--secret-file": given.secret_file,
-            "--min-hosts": given.min_hosts, "--place": given.place,
+            "--min-hosts": given.min_hosts, "--place": given.place, "--store": given.store, "--job": given.job,
         }  # fmt: skip
         for name, value in options.items():
             if value is not None:
@@ -123,7 +135,21 @@ def read_hosting(
     # Several hosts cannot agree on a random secret; a single host generates one.
     if secret is None and len(hosts) > 1:
         raise UsageError(f"several hosts need a secret that they share; {_HOW}")
-    return Hosting(hosts, index, secrets.token_hex(4), secret or secrets.token_hex(32), min_hosts=min_hosts)
+    store, name = _store(given, hosts), secrets.token_hex(4)
+    return Hosting(hosts, index, name, secret or secrets.token_hex(32), min_hosts=min_hosts, store=store)
+
+
+def _store(given: argparse.Namespace, hosts: Sequence[Host]) -> StoreAddress | None:
+    if given.store is None and given.job is None:
+        return None
+    if given.store is None or given.job is None:
+        raise UsageError(
+            "--store and --job belong together: --store etcd://HOST:PORT --job NAME, with a NAME that no other job in "
+            "this etcd has"
+        )
+    if len(hosts) == 1:
+        raise UsageError(f"--store {given.store}: decides which of several hosts leads; --hosts names only one")
+    return parse_store(given.store, given.job)
 
 
 def _unlisted(given: argparse.Namespace, port: int, secret: str | None, *, size: int, attachment: str) -> Hosting:
@@ -135,6 +161,8 @@ def _unlisted(given: argparse.Namespace, port: int, secret: str | None, *, size:
         raise UsageError(f"--self {given.own_name}: must be one host, HOST:SLOTS")
     if secret is None:
         raise UsageError(f"hosts that join a job need the secret of the job; {_HOW}")
+    if given.store is not None or given.job is not None:
+        raise UsageError(f"--store {given.store}: decides among listed hosts; give --hosts HOST:SLOTS,... on all hosts")
     if given.join is None:
         min_hosts = _min_hosts(given, own, size=size)
         return Hosting(own, 0, secrets.token_hex(4), secret, min_hosts=min_hosts)

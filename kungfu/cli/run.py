@@ -349,7 +349,7 @@ def _run(given: argparse.Namespace) -> int:
     job = JobSpec(
         command, given.peers, settings, dict(os.environ), ReplacementLimits(given.failures, given.preemptions),
         given.scaling, hosting.hosts, hosting.index, spares, join=hosting.join, place=given.place or "pack",
-        min_hosts=hosting.min_hosts,
+        min_hosts=hosting.min_hosts, store=hosting.store,
     )  # fmt: skip
     with make_console(journal.folder) as console:
         with exports.exporting(watched, journal.folder, report=console.remark) as running:

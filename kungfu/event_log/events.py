@@ -24,7 +24,7 @@ AnyEvent = (
     RecordEvent | GapEvent | UnrecordedEvent
     | StartedEvent | EndedEvent | FailedEvent | RestartedEvent
     | HostJoinedEvent | HostNoticedEvent | HostLeftEvent | HostLostEvent | LeaderEvent
-    | DevicesEvent | RequestEvent | SizeLimitsEvent | SpareEvent
+    | DevicesEvent | StoreEvent | RequestEvent | SizeLimitsEvent | SpareEvent
     | SpawnedEvent | CaughtUpEvent | OfferedEvent | MissingEvent | DismissedEvent | NoticedEvent | UnheardEvent
     | PeerEndedEvent | ProgramEndedEvent | LostEvent | BrokenEvent | RegroupingEvent | ViewEvent | PhaseEvent
     | TookOverEvent | FinishedEvent | LateEvent

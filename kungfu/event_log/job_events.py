@@ -12,7 +12,7 @@ from kungfu.event_log.values import counted, duration, figure, held_words
 __all__ = [
     "DevicesEvent", "EndedEvent", "FailedEvent", "GapEvent", "HostJoinedEvent", "HostLeftEvent", "HostLostEvent",
     "HostNoticedEvent", "LeaderEvent", "RecordEvent", "RequestEvent", "RestartedEvent", "SizeLimitsEvent",
-    "StartedEvent", "UnrecordedEvent",
+    "StartedEvent", "StoreEvent", "UnrecordedEvent",
 ]  # fmt: skip
 
 # ---- the record itself -----------------------------------------------------------------------------------------------
@@ -225,6 +225,24 @@ class LeaderEvent(HostEvent, frozen=True, kw_only=True, tag="head"):
 
     def one_line(self) -> str:
         return f"{self.named} leads the job now"
+
+
+class StoreEvent(HostEvent, frozen=True, kw_only=True, tag="store"):
+    """The store is "lost" for a host, because of ``why``; or is "back"; or is "awaited", by the leader's decision."""
+
+    topic: ClassVar[Topic] = "trouble"
+    state: str
+    why: str = ""
+
+    def one_line(self) -> str:
+        if self.state == "lost":
+            return (
+                f"{self.why}: {self.named} trains on, but no lost host is replaced, and no leader elected, until the "
+                "store answers"
+            )
+        if self.state == "awaited":
+            return "the next decision waits for the store: a host that may lead the job has not acknowledged it"
+        return f"{self.named} reaches the store again"
 
 
 class DevicesEvent(LoggedEvent, frozen=True, kw_only=True, tag="devices"):

@@ -34,6 +34,36 @@ class Host:
         return f"{self.name}:{self.port}"
 
 
+@dataclass(frozen=True)
+class StoreAddress:
+    """The ``address`` (``HOST:PORT``) of an etcd, and the name of the ``job`` in it."""
+
+    address: str
+    job: str
+
+
+def parse_store(store: str, job: str) -> StoreAddress:
+    """Parses the address of a store.
+
+    Args:
+        store: The address, as ``etcd://HOST:PORT``.
+        job: The name of the job.
+
+    Raises:
+        UsageError: The text is no such address, or the name has other characters than letters, digits, ".", "_", "-".
+
+    >>> parse_store("etcd://10.0.0.9:2379", "digits")
+    StoreAddress(address='10.0.0.9:2379', job='digits')
+    """
+    scheme, _, address = store.partition("://")
+    name, _, port = address.rpartition(":")
+    if scheme != "etcd" or not _NAME.fullmatch(name) or not port.isdecimal() or not 1 <= int(port) <= _HIGHEST_PORT:
+        raise UsageError(f"--store {store}: is no etcd://HOST:PORT, as in etcd://10.0.0.9:2379")
+    if not _NAME.fullmatch(job):
+        raise UsageError(f"--job {job!r}: a name has letters, digits, '.', '_' and '-', as in digits-3")
+    return StoreAddress(address, job)
+
+
 def parse_hosts(text: str, *, port: int) -> tuple[Host, ...]:
     """Parses a list of hosts, and keeps its order.
 

@@ -20,15 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
-from kungfu.event_log.events import DevicesEvent, EndedEvent, FailedEvent, PeerEndedEvent
+from kungfu.event_log.events import DevicesEvent, EndedEvent, FailedEvent, PeerEndedEvent, StoreEvent
 from kungfu.event_log.values import counted, duration
 from kungfu.runtime.agent.agent_service import AgentService
+from kungfu.runtime.agent.consensus.agreement import Agreement
 from kungfu.runtime.agent.consensus.consensus_service import HostService, LeaderLost, may_be_up
-from kungfu.runtime.agent.consensus.election import NoQuorum, elect
+from kungfu.runtime.agent.consensus.election import MajorityAgreement, NoQuorum, elect
 from kungfu.runtime.agent.consensus.host_admission import request_admission
 from kungfu.runtime.agent.consensus.leader_proxy import LeaderClient, LeaderProxy
 from kungfu.runtime.agent.consensus.replication import lost_after_s
 from kungfu.runtime.agent.consensus.state import ConsensusState
+from kungfu.runtime.agent.consensus.store_agreement import StoreAgreement
 from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec, SignalReceived, name_of
 from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.journal.journal import Journal
@@ -43,6 +45,7 @@ from kungfu.runtime.core.failure import NO_QUORUM_CODE, Failure
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.etcd import Etcd
 from kungfu.runtime.ipc.messages_pb2_grpc import (
     AgentServiceStub,
     JobServiceStub,
@@ -59,6 +62,7 @@ __all__ = ["Agent", "Ending", "JobSpec", "run_job"]
 
 _TICK_S, _IDLE_TICK_S = 0.2, 1.0
 _LOOK_S = 0.25
+_STORE_S = 1.0  # for each answer of the store
 _EXITS_WITHIN_S = 2.0  # the output of a peer that has ended is read for up to a second
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PEERS_END_WITHIN_S = 10.0
@@ -117,10 +121,10 @@ class Agent:
             job.command, environment=job.environment, slots=slots, journal=journal, listener=self,
             spares=job.spares.number if job.spares.level == "warm" else 0,
         )  # fmt: skip
+        recorder, agreement = HostRecorder(journal, console, listeners=listeners), self._agreement(consensus)
         self._context = AgentContext(
-            job, job.settings, consensus, supervisor, HostRecorder(journal, console, listeners=listeners),
-            time.monotonic, queue.SimpleQueue(),
-        )  # fmt: skip
+            job, job.settings, consensus, supervisor, recorder, time.monotonic, queue.SimpleQueue(), agreement
+        )
         self._leader_client = LeaderClient(consensus, job.settings)
         self._closing = threading.Event()
         self._exits, self._exited = dict[int, int](), threading.Condition()
@@ -154,6 +158,8 @@ class Agent:
             self._context.consensus.close()
             if isinstance(self._role, Leader):
                 self._role.close(ending)
+            is_over = isinstance(self._role, Leader) and ending is not None and not ending.leaves
+            self._context.agreement.close(is_over=is_over)
             if ending is None:
                 server.stop()  # this agent has failed: the others continue at once, as if it had been killed
             self._context.supervisor.close()
@@ -209,15 +215,16 @@ class Agent:
                     self._deferred.append(event)
             return bool(interrupts)
 
-        settings = context.settings
+        settings, name = context.settings, secrets.token_hex(4)
         if self._several_hosts:
             try:
                 supervisor = context.supervisor
+                context.agreement.open()
                 admitted = request_admission(
-                    context.job, settings, interrupted=interrupted, incarnation=context.consensus.incarnation,
-                    threads=supervisor.threads, devices=len(supervisor.devices),
+                    context.job, settings, found=partial(self._found, name), interrupted=interrupted,
+                    incarnation=context.consensus.incarnation, threads=supervisor.threads,
+                    devices=len(supervisor.devices), record=name_in(self._journal.folder),
                     on_number=lambda number: setattr(context.consensus, "host", number),
-                    record=name_in(self._journal.folder),
                 )  # fmt: skip
             # The job refuses this host, or no leader has admitted it in time.
             except KungfuError as error:
@@ -230,7 +237,7 @@ class Agent:
         founds = not self._several_hosts or admitted is None
         # A job that is started again gets another name, so that nothing of the run before is taken for its own.
         if founds and (self._several_hosts or context.job.restarts):
-            settings = replace(settings, job=secrets.token_hex(4))
+            settings = replace(settings, job=name)
         if self._several_hosts and admitted is not None:
             # The leader has given this host its number, and a job that was joined has settings of its own.
             self._job = replace(self._job, own_host=admitted.number, settings=settings)
@@ -257,14 +264,38 @@ class Agent:
             self._role = Follower(context)
             context.consensus.follow(settings.job, admitted.leader, admitted.term)
             return None
+        if not self._several_hosts:
+            context.consensus.become_leader(settings.job, 1)
         leader = self._role = Leader(context, restart=restart)
-        context.consensus.become_leader(settings.job, 1)
         return leader.begin()
 
     def _failed(self, why: str, code: int) -> Ending:
         """Records a failure of the job before its start, and returns the ending."""
         self._context.recorder.event(FailedEvent(peer=-1, error=why, code=code))
         return Ending(code, Failure(-1, why, code))
+
+    def _agreement(self, consensus: ConsensusState) -> Agreement:
+        """The agreement with the agents of the other hosts."""
+        job = self._job
+        if job.store is None:
+            return MajorityAgreement(consensus, job.settings)
+        etcd = Etcd(job.store.address, f"kungfu/{job.store.job}/", deadline_s=_STORE_S)
+        return StoreAgreement(etcd, consensus, job.deadlines, notify=self._on_store)
+
+    def _on_store(self, error: str) -> None:
+        """Records that the store is lost, or answers again."""
+        host = self._job.own_host
+        event = StoreEvent(
+            host=host, name=self._context.consensus.hosts[host].name, state="lost" if error else "back", why=error
+        )  # fmt: skip
+        self._context.recorder.event(event, shown=True)
+
+    def _found(self, name: str, job_exists: bool, is_silent: bool) -> int:
+        """Founds the job ``name``, unless there is one; returns the term of this agent, or 0."""
+        term = self._context.agreement.found(name, job_exists, is_silent)
+        if term:
+            self._context.consensus.become_leader(name, term)
+        return term
 
     def _claim_checkpoints(self, settings: Settings) -> None:
         """Reserves an explicitly named checkpoint folder for this job; raises ``FolderInUse`` if another job uses it.
@@ -329,7 +360,10 @@ class Agent:
 
     def _run_election(self, how: str) -> Ending | None:
         context = self._context
-        outcome = elect(context.consensus, context.settings, how=how, is_over=lambda: self._interrupted)
+        outcome = elect(
+            context.consensus, context.settings, agreement=context.agreement, how=how,
+            is_over=context.interrupted.is_set,
+        )  # fmt: skip
         if outcome is None:
             # Another agent leads; or this agent was interrupted and, without a leader, can end only this host's part.
             return None if context.consensus.leader is not None else Ending(128 + signal.SIGINT)
@@ -340,10 +374,9 @@ class Agent:
         leader = self._role = Leader(self._context, elected=outcome)
         return leader.begin()
 
-    _interrupted = False
-
     def _on_signal(self, number: int, frame: object) -> None:
-        self._interrupted = self._interrupted or number == signal.SIGINT
+        if number == signal.SIGINT:
+            self._context.interrupted.set()
         self._context.put(SignalReceived(number))
 
     # ---- service -----------------------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from kungfu.runtime.agent.consensus.agreement import Agreement
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, Place, ReplacementLimits, SpareLimits
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.requests.admission import Scaling
-from kungfu.runtime.hosts import Host
+from kungfu.runtime.hosts import Host, StoreAddress
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Deadlines, Settings
 
@@ -39,6 +40,7 @@ class JobSpec:
             host alone, until the job has given it a number. Empty for a host that is in the list of the job.
         place: The hosts on which peers start: one after the other, or all evenly.
         min_hosts: The number of hosts with which the job begins; 0 for all ``hosts``.
+        store: The etcd that decides who leads, and the job's name in it; ``None`` if the agents decide by themselves.
     """
 
     command: tuple[str, ...]
@@ -54,6 +56,7 @@ class JobSpec:
     join: tuple[str, ...] = ()
     place: Place = "pack"
     min_hosts: int = 0
+    store: StoreAddress | None = None
 
     @property
     def is_networked(self) -> bool:
@@ -167,7 +170,9 @@ class AgentContext:
         recorder: The agent's record of the job.
         clock: A monotonic clock in seconds; a newly elected leader continues from the time of the previous one.
         events: The queue of the agent's main thread.
+        agreement: Decides who leads the job, and on which states the leader acts.
         host_events: The events of this host for the leader.
+        interrupted: Set by SIGINT, which ends every wait of the main thread for other hosts.
     """
 
     job: JobSpec
@@ -177,7 +182,9 @@ class AgentContext:
     recorder: HostRecorder
     clock: Callable[[], float]
     events: SimpleQueue[Any]
+    agreement: Agreement
     host_events: Outbox = field(default_factory=Outbox)
+    interrupted: threading.Event = field(default_factory=threading.Event)
 
     def put(self, event: Any) -> None:
         """Queues an event for the main thread."""

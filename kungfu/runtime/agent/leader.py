@@ -118,6 +118,9 @@ class Leader:
                 return self._check_missing_hosts()
             case decided.Tick() if (ending := self._controller.forget_host()) is not None:
                 return ending
+            # A host that has caught up, or a lease that has ended, leads to no decision that would be replicated.
+            case decided.Tick() if self._has_followers and (ending := self._controller.claim()) is not None:
+                return ending
         return self._controller.handle(event)
 
     def close(self, ending: Ending | None) -> None:

@@ -227,10 +227,10 @@ def receives(decode: Callable[[Any], Value]) -> Callable[[Callable[[Any, Value, 
 
 
 class Method:
-    """A remote method of the service at ``address``, called with the job's secret."""
+    """A remote method of the service at ``address``, called with the job's secret, if there is one."""
 
     def __init__(self, method: Any, address: str, secret: str) -> None:
-        self._method, self.address, self._metadata = method, address, ((_SECRET_KEY, secret),)
+        self._method, self.address, self._metadata = method, address, ((_SECRET_KEY, secret),) if secret else ()
 
     def __call__(self, request: Any, timeout: float | None = None) -> Any:
         return self._method(request, timeout=timeout, metadata=self._metadata)
@@ -254,6 +254,10 @@ class Channel:
         """Creates a `Method` with a stream of answers; called by generated stubs."""
         return Method(self._channel.unary_stream(*arguments, **named), self.address, self._secret)
 
+    def stream_stream(self, *arguments: Any, **named: Any) -> Method:
+        """Creates a `Method` with streams in both directions; called by generated stubs."""
+        return Method(self._channel.stream_stream(*arguments, **named), self.address, self._secret)
+
     def close(self) -> None:
         """Ends the calls in progress, and refuses later ones."""
         self._channel.close()
@@ -266,7 +270,8 @@ class Channel:
 
 
 def connect(address: str, *, secret: str, shared: bool = True) -> Channel:
-    """A channel to ``address`` (``HOST:PORT``); the first call opens the connection.
+    """A channel to ``address`` (``HOST:PORT``); the first call opens the connection. A program that is not part of the
+    job gets an empty ``secret``, which is not sent.
 
     A ``shared`` channel shares one connection with other channels of this process to this address."""
     return Channel(address, secret, _OPTIONS if shared else [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])

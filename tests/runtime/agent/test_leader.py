@@ -24,7 +24,7 @@ from kungfu.runtime.agent.consensus.consensus_service import (
     LeaderLost,
     ReplicateReceived,
 )
-from kungfu.runtime.agent.consensus.election import Elected, elect
+from kungfu.runtime.agent.consensus.election import Elected, MajorityAgreement, elect
 from kungfu.runtime.agent.consensus.host_admission import RECORD, command_line_of
 from kungfu.runtime.agent.consensus.state import parse_request_log, parse_snapshot, serialize_snapshot
 from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec
@@ -80,7 +80,7 @@ def context_of(
         supervisor = ProcessSupervisor(job.command, environment={}, slots=4, journal=journal, listener=quiet)
         yield AgentContext(
             job, replace(SETTINGS, agent=agent.server.address), agent.consensus, supervisor,
-            HostRecorder(journal, quiet), time.monotonic, SimpleQueue(),
+            HostRecorder(journal, quiet), time.monotonic, SimpleQueue(), MajorityAgreement(agent.consensus, SETTINGS),
         )  # fmt: skip
 
 

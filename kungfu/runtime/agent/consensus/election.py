@@ -8,13 +8,22 @@ stops, because the others may have continued. See the package for the invariants
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.agent.consensus.election_round import ElectionRound, Stand, count_votes, next_action
+from kungfu.runtime.agent.consensus.agreement import Agreement, Claim
+from kungfu.runtime.agent.consensus.election_round import (
+    Action,
+    ElectionRound,
+    GiveUp,
+    Stand,
+    count_votes,
+    has_quorum,
+    next_action,
+)
 from kungfu.runtime.agent.consensus.state import ConsensusState, JobSnapshot, listed_in, parse_request_log
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.requests.request_log import RequestLog
@@ -65,6 +74,7 @@ def elect(
     consensus: ConsensusState,
     settings: Settings,
     *,
+    agreement: Agreement | None = None,
     how: str,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Elected | NoQuorum | None:
@@ -73,6 +83,7 @@ def elect(
     Args:
         consensus: The consensus state of this agent, which has lost its leader.
         settings: The settings of the job.
+        agreement: Decides who leads; by default the agents among themselves.
         how: A description of the loss of the leader.
         is_over: Returns True if this agent should end without a leader.
 
@@ -85,6 +96,7 @@ def elect(
         case within six times ``--heartbeat`` and one round of the start or of the last quorum of pre-votes. A round
         takes at most 1.2 seconds, and 0.4 if only the lost leader and hosts that were silent before do not answer.
     """
+    agreement = agreement or MajorityAgreement(consensus, settings)
     hosts, began = dict(consensus.hosts), time.monotonic()
     quorate_at = began
     silent: AbstractSet[int | None] = {consensus.lost_leader}
@@ -108,10 +120,11 @@ def elect(
         if (newer := listed_in(at.pre_votes.log)).keys() - hosts.keys():
             hosts |= newer
             continue
-        action = next_action(at)
+        with consensus.waiting():
+            action = agreement.next_action(at, others)
         if isinstance(action, Stand) and consensus.leader is None:
             with consensus.waiting():
-                elected = _stand(consensus, {number: others[number] for number in action.voters}, settings, action.term)
+                elected = agreement.stand(action, others)
             # A quorum has voted for this agent. Otherwise the agent repeats the pre-vote, and may stand once more.
             if elected is not None:
                 return elected
@@ -123,22 +136,58 @@ def elect(
             return NoQuorum(f"the other hosts gave this one up while it stood still or could not be reached; {how}")
         if action == "no quorum":
             return NoQuorum(_no_quorum_reason(at, hosts, how))
+        if isinstance(action, GiveUp):
+            return NoQuorum(f"{how}; {action.why}: so it stops here")
         with consensus.waiting():
             time.sleep(_BETWEEN_ROUNDS_S)
     return None
 
 
-def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Settings, term: int) -> Elected | None:
-    """Stands as candidate in ``term``; returns the result if a quorum votes for this agent, else ``None``."""
-    # This agent has voted for another candidate meanwhile.
-    if not consensus.grant_vote(term, consensus.host):
-        return None
-    log = consensus.log
-    request = pb.VoteRequest(
-        job=consensus.job, host=consensus.host, term=term, binding=True, log_term=log.term, log_version=log.version
-    )  # fmt: skip
-    votes = _request_votes(others, settings, request)
-    return elected_by(consensus, votes, term, reached=others)
+class MajorityAgreement:
+    """The agreement of the agents among themselves: the hosts that run most of the peers decide.
+
+    Args:
+        consensus: The consensus state of this agent.
+        settings: The settings of the job.
+    """
+
+    def __init__(self, consensus: ConsensusState, settings: Settings) -> None:
+        self._consensus, self._settings = consensus, settings
+
+    def open(self) -> None:
+        """See ``Agreement``."""
+
+    def found(self, job: str, job_exists: bool, is_silent: bool) -> int:
+        """See ``Agreement``: host 0 founds. A silent host might be in a job, if this host was cut off and restarted."""
+        return int(self._consensus.host == 0 and not job_exists and not is_silent)
+
+    def next_action(self, at: ElectionRound, others: Mapping[int, Host]) -> Action:
+        """See ``Agreement``, and the table of ``election_round``."""
+        return next_action(at)
+
+    def stand(self, action: Stand, others: Mapping[int, Host]) -> Elected | None:
+        """See ``Agreement``: a quorum of votes elects."""
+        consensus, voters = self._consensus, {number: others[number] for number in action.voters}
+        # This agent has voted for another candidate meanwhile.
+        if not consensus.grant_vote(action.term, consensus.host):
+            return None
+        log = consensus.log
+        request = pb.VoteRequest(
+            job=consensus.job, host=consensus.host, term=action.term, binding=True, log_term=log.term,
+            log_version=log.version,
+        )  # fmt: skip
+        return elected_by(consensus, _request_votes(voters, self._settings, request), action.term, reached=voters)
+
+    def is_quorum(self, clusters: Sequence[Cluster], hosts: frozenset[int]) -> bool:
+        """See ``Agreement``: under every cluster, most of the peers must run on ``hosts``."""
+        return has_quorum(clusters, hosts)
+
+    def claim(self, hosts: frozenset[int]) -> Claim:
+        """See ``Agreement``: the commit has made sure that a quorum holds the state, and every quorum shares a host."""
+        return "granted"
+
+    def close(self, *, is_over: bool) -> None:
+        """See ``Agreement``."""
 
 
 def elected_by(

@@ -86,7 +86,14 @@ class Stand:
     voters: frozenset[int]
 
 
-Action = Stand | Literal["wait", "fenced", "no quorum"]
+@dataclass(frozen=True)
+class GiveUp:
+    """The action of a host that cannot take part any more; ``why`` is the reason."""
+
+    why: str
+
+
+Action = Stand | GiveUp | Literal["wait", "fenced", "no quorum"]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Admits an agent to its job.
 
-All agents of a job are started with the same command line. The hosts that ``-H`` lists know each other, and the agent
-on the first host founds the job. A host that no list names is started with ``--join``, the addresses of any hosts of
-the job, instead of ``-H``.
+All agents of a job are started with the same command line. The hosts that ``-H`` lists know each other, and
+``Agreement`` decides which of them founds the job. A host that no list names is started with ``--join``, the addresses
+of any hosts of the job, instead of ``-H``.
 
 An agent asks until the leader admits it; any other agent answers with the list of hosts, and the number of the leader.
 The leader first gives a host that is not listed a number (`host_list`). The agent asks again with this number, and
@@ -58,6 +58,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
         "--restarts": str(job.restarts),
         "--inelastic": job.scaling,
         "--place": job.place,
+        "--store and --job": "" if job.store is None else f"{job.store.address} and {job.store.job}",
         "program": " ".join(job.command),
     }
 
@@ -154,14 +155,16 @@ class _Search:
 
 
 def request_admission(
-    job: JobSpec, own: Settings, *, interrupted: Callable[[], bool], incarnation: str = "", threads: int = 0,
-    devices: int = 0, record: str = "", on_number: Callable[[int], None] = lambda number: None,
+    job: JobSpec, own: Settings, *, found: Callable[[bool, bool], int], interrupted: Callable[[], bool],
+    incarnation: str = "", threads: int = 0, devices: int = 0, record: str = "",
+    on_number: Callable[[int], None] = lambda number: None,
 ) -> Admitted | None:  # fmt: skip
     """Requests admission from the other hosts until the leader admits this host.
 
     Args:
         job: The job as this host's command line describes it.
         own: The settings of this host's peers, including the address of the host's agent.
+        found: Founds the job, unless there is one; see ``Agreement.found``.
         interrupted: Returns True to give up.
         incarnation: The random number of this agent.
         threads: The threads that each peer would get from this host's cores.
@@ -170,7 +173,7 @@ def request_admission(
         record: The name of the job whose record this host holds; empty for none.
 
     Returns:
-        The admission; ``None`` if this agent has to found the job, or was interrupted.
+        The admission; ``None`` if this agent has founded the job, or was interrupted.
 
     Raises:
         UsageError: The job refuses this host.
@@ -210,8 +213,8 @@ def request_admission(
             search.addresses |= {host.address: host.name for host in hosts.values() if host.address != here.address}
             # The host follows a leader, or has just lost its leader: the leader is still to be asked.
             job_exists = job_exists or reply.retry
-        # No other host is in a job. A silent host might be, for example if this host was cut off and restarted.
-        if job.own_host == 0 and not job.join and not job_exists and not silent:
+        # No other host is in a job.
+        if found(job_exists, bool(silent)):
             return None
         _check_wait(search, silent, until, job)
         time.sleep(_RETRY_EVERY_S)

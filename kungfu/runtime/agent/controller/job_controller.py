@@ -9,10 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from kungfu.event_log.events import EndedEvent, FailedEvent, HostLeftEvent, LoggedEvent
+from kungfu.event_log.events import EndedEvent, FailedEvent, HostLeftEvent, LoggedEvent, StoreEvent
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.consensus.election import Elected
-from kungfu.runtime.agent.consensus.election_round import has_quorum
 from kungfu.runtime.agent.consensus.host_list import HostList, founded
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.state import JobSnapshot, RequestLogEncoder, serialize_snapshot
@@ -29,6 +28,7 @@ from kungfu.runtime.job_api.request_handler import RequestHandler
 
 # The seconds for which the leader, after the first failure, waits for other peers to end, to find the root cause.
 _ROOT_CAUSE_S = 3.0
+_ASK_AGAIN_S = 0.2
 
 
 class JobController:
@@ -53,7 +53,8 @@ class JobController:
         if elected is not None:
             snapshot, term, version = elected.snapshot, elected.term, elected.version
         else:
-            snapshot, term, version = JobSnapshot(Cluster(context.job.limits, hosts=Hosts(slots={}))), 1, 0
+            snapshot = JobSnapshot(Cluster(context.job.limits, hosts=Hosts(slots={})))
+            term, version = context.consensus.term, 0
         self.cluster, self.last_events = snapshot.cluster, dict(snapshot.last_events)
         self.incarnations, self._end = dict(snapshot.incarnations), snapshot.end
         self.names = dict[int, str]()
@@ -170,7 +171,32 @@ class JobController:
         if outcome == "committed":
             self._uncommitted = (self.cluster,)
         # Some followers are late or lost: the others must be a quorum, or this leader stops.
-        return self.end_without_quorum(self.replicator.acknowledged_by) if outcome == "no quorum" else None
+        if outcome == "no quorum":
+            return self.end_without_quorum(self.replicator.acknowledged_by)
+        return self.claim()
+
+    def claim(self) -> Ending | None:
+        """Makes sure that every later leader holds the newest state; returns an ending if another host leads by now."""
+        agreement, until = self._context.agreement, time.monotonic() + self._job.deadlines.ready_s
+        is_told = False
+        with self._context.consensus.waiting():
+            # A follower that acknowledges the state in the meantime is no longer in the way.
+            while (claim := agreement.claim(self.replicator.acknowledged_by)) == "unknown":
+                if self._context.interrupted.is_set():
+                    return Ending(128 + signal.SIGINT, leaves=True)
+                if time.monotonic() > until:
+                    break
+                if not is_told:
+                    host, is_told = self._job.own_host, True
+                    self.record(StoreEvent(host=host, name=self.names[host], state="awaited"), shown=True)
+                time.sleep(_ASK_AGAIN_S)
+        if claim == "granted":
+            return None
+        why = "another host leads the job by now"
+        if claim == "unknown":
+            why = f"waited {self._job.deadlines.ready_s:.0f} s for the store, and another host may lead the job"
+        self.record(FailedEvent(peer=-1, error=f"{why}: so this host stops", code=NO_QUORUM_CODE))
+        return Ending(NO_QUORUM_CODE, Failure(-1, f"{why}: so this host stops", NO_QUORUM_CODE), leaves=True)
 
     def _is_quorum(self, hosts: frozenset[int]) -> bool:
         """True if ``hosts`` may continue without the others; before the first view a leader needs no other hosts.
@@ -178,7 +204,7 @@ class JobController:
         An uncommitted state without a view requires no other hosts either: before the first view no agent is elected.
         """
         begun = [one for one in self._uncommitted if one.view is not None]
-        return not begun or has_quorum(begun, hosts)
+        return not begun or self._context.agreement.is_quorum(begun, hosts)
 
     def end_without_quorum(self, hosts: frozenset[int] | None = None) -> Ending | None:
         """Returns the ending of this host's part of the job if ``hosts`` are not a quorum, else ``None``; ``hosts`` are

@@ -6,11 +6,13 @@ import queue
 import socket
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from kungfu import __version__
 from kungfu.errors import DeadlineExceeded, UsageError
+from kungfu.runtime.agent.consensus.election import MajorityAgreement
 from kungfu.runtime.agent.consensus.host_admission import (
     Admitted,
     command_line_of,
@@ -20,18 +22,24 @@ from kungfu.runtime.agent.consensus.host_admission import (
     request_admission,
     unreachable,
 )
+from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.context import JobSpec
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from tests.runtime.agent.consensus.agents import SETTINGS, agents, free_port
 from tests.runtime.ipc.link import link
 
+first_founds = partial(MajorityAgreement(ConsensusState(0), SETTINGS).found, "job")
+
+
+def never(job_exists: bool, is_silent: bool) -> int:
+    return 0
+
 
 def test_the_first_host_founds_the_job_where_no_agent_runs_on_the_others_yet() -> None:
     hosts = (Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, free_port("127.0.0.2")))
-    assert (
-        request_admission(JobSpec(("true",), 2, SETTINGS, {}, hosts=hosts), SETTINGS, interrupted=lambda: False) is None
-    )
+    job = JobSpec(("true",), 2, SETTINGS, {}, hosts=hosts)
+    assert request_admission(job, SETTINGS, found=first_founds, interrupted=lambda: False) is None
 
 
 def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None:
@@ -43,7 +51,7 @@ def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None
         job = JobSpec(("true",), 2, SETTINGS, {}, hosts=tuple(hosts))
         net.down()
         entering = threading.Thread(
-            target=lambda: found.put(request_admission(job, SETTINGS, interrupted=lambda: False))
+            target=lambda: found.put(request_admission(job, SETTINGS, found=first_founds, interrupted=lambda: False))
         )
         entering.start()
         assert net.reached.wait(180.0)
@@ -57,7 +65,7 @@ def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None
         net.down()
         hasty = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, ready_s=0.5))
         with pytest.raises(DeadlineExceeded, match=r"no agent .* accepted this one; 127\.0\.0\.2 cannot be reached$"):
-            request_admission(replace(job, settings=hasty), hasty, interrupted=lambda: False)
+            request_admission(replace(job, settings=hasty), hasty, found=first_founds, interrupted=lambda: False)
     assert entered is not None
     assert (entered.leader, entered.term, entered.settings.job) == (1, 2, "job")
 
@@ -69,7 +77,7 @@ def test_the_first_host_founds_no_second_job_while_another_host_is_in_one() -> N
         follower.consensus.follow("job", 0)
         hosts.append(Host("127.0.0.3", 1, free_port("127.0.0.3")))
         job = JobSpec(("true",), 3, SETTINGS, {}, hosts=tuple(hosts))
-        assert request_admission(job, SETTINGS, interrupted=lambda: next(passes)) is None
+        assert request_admission(job, SETTINGS, found=first_founds, interrupted=lambda: next(passes)) is None
     assert [*passes] == [], "it asks until it is interrupted"
 
 
@@ -80,7 +88,7 @@ def test_a_host_that_does_not_answer_is_given_up_before_the_ready_deadline(monke
     with socket.create_server(("127.0.0.2", 0)) as frozen:
         hosts = (Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, frozen.getsockname()[1]))
         job = JobSpec(("true",), 2, settings, {}, hosts=hosts)
-        assert request_admission(job, settings, interrupted=lambda: next(passes)) is None
+        assert request_admission(job, settings, found=first_founds, interrupted=lambda: next(passes)) is None
 
 
 def test_a_host_that_comes_back_may_find_a_newer_checkpoint() -> None:
@@ -119,7 +127,7 @@ def test_a_host_that_asks_a_follower_gets_a_number_of_the_leader_and_asks_again(
         job, listed = joining(hosts[1].address, port=here.getsockname()[1]), dict(enumerate(hosts))
         entering = threading.Thread(
             target=lambda: found.put(
-                request_admission(job, SETTINGS, interrupted=lambda: False, on_number=numbers.append)
+                request_admission(job, SETTINGS, found=never, interrupted=lambda: False, on_number=numbers.append)
             )
         )
         entering.start()
@@ -145,7 +153,9 @@ def test_a_host_joins_no_two_jobs_and_none_that_has_ended() -> None:
         one.consensus.follow("job", 1)
         other.consensus.follow("another", 0)
         with pytest.raises(UsageError, match="is in job another, and another host that was asked is in job job"):
-            request_admission(joining(*(host.address for host in hosts)), SETTINGS, interrupted=lambda: False)
+            request_admission(
+                joining(*(host.address for host in hosts)), SETTINGS, found=never, interrupted=lambda: False
+            )
         passes = iter([False])
         other.stop()
 
@@ -155,7 +165,9 @@ def test_a_host_joins_no_two_jobs_and_none_that_has_ended() -> None:
             return False
 
         with pytest.raises(DeadlineExceeded, match="job job has ended before it took this host"):
-            request_admission(joining(hosts[0].address, heartbeat_s=0.2), SETTINGS, interrupted=is_interrupted)
+            request_admission(
+                joining(hosts[0].address, heartbeat_s=0.2), SETTINGS, found=never, interrupted=is_interrupted
+            )
 
 
 def test_a_name_in_use_is_waited_for_and_then_refused() -> None:
@@ -174,7 +186,7 @@ def test_a_name_in_use_is_waited_for_and_then_refused() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(UsageError, match="does not take this host: a host with the name"):
-            request_admission(job, SETTINGS, interrupted=lambda: False)
+            request_admission(job, SETTINGS, found=never, interrupted=lambda: False)
         leader.heard.put(None)
         thread.join(10.0)
     assert len(asked) > 1
