@@ -40,7 +40,7 @@ soak: setup  ## the long runs: 500 random policies in three interpreters, 10,000
 	-@bash tools/shells.sh  # likewise: completion in zsh and fish
 	@KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=500 $(python) -m pytest --timeout 3600 tests/compiler/test_equivalence.py
 	@KUNGFU_SOAK=1 KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=10000 $(python) -m pytest --timeout 3600 \
-		tests/runtime/agent/consensus/test_agreement.py
+		tests/runtime/agent/consensus/test_agreement.py tests/runtime/agent/consensus/test_store_histories.py
 	@KUNGFU_SOAK_FAULTS=30,10,0 $(python) -m pytest --timeout 3600 tests/jobs/test_faults.py
 	@KUNGFU_SOAK_JOBS=40,$${SEED:-1} $(python) -m pytest --numprocesses 2 -rA tests/jobs/test_faults.py
 	@KUNGFU_SOAK_HOSTS=1 $(python) -m pytest tests/jobs/test_hosts.py

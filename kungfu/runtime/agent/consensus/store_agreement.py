@@ -114,7 +114,7 @@ class StoreAgreement:
         self._lease, self._registered = 0, ""  # the job for which this host is registered
         # All hosts that may be holders. If this leader's key has its present lease, these are exactly the holders.
         self._holders, self._leader_lease = frozenset({consensus.host}), 0
-        self._is_replaced, self._error = False, ""
+        self._is_replaced, self._error, self._loss = False, "", ""
         self._record = _Record(None, None, {}, {})  # as last read in an election
         self._absent_since, self._silent_at = math.inf, -math.inf
         self._closing = threading.Event()
@@ -291,11 +291,11 @@ class StoreAgreement:
 
     def _change_holders(self, hosts: frozenset[int]) -> Claim:
         record, lease, own = self._read(), self._lease, (self._consensus.job, self._consensus.term)
-        # The etcd has lost its data: if all that may be holders follow this leader, no other one can lead.
+        # Without the keys no host can lead; nor can this leader tell if it was replaced before they were lost.
         if record.holders is None:
-            if not self._holders <= hosts:
-                return "unknown"
-        elif (record.holders.job, record.holders.term) != own:
+            self._loss = "the etcd has lost the keys of this job"
+            raise StoreError(self._loss)
+        if (record.holders.job, record.holders.term) != own:
             self._is_replaced = True
             return "refused"
         job, term = own
@@ -328,15 +328,18 @@ class StoreAgreement:
 
     def _keep_lease(self) -> None:
         while not self._closing.wait(self._lease_s / 4):
-            try:
-                # Others must not wait for a leader that decides nothing any more.
-                if self._consensus.hangs:
-                    continue
-                if not self._etcd.renew(self._lease) or self._registered != self._consensus.job:
-                    self._register()
-                self._report("")
-            except StoreError as error:
-                self._report(str(error))
+            # Others must not wait for a leader that decides nothing any more.
+            if not self._consensus.hangs:
+                self.keep_lease()
+
+    def keep_lease(self) -> None:
+        """Renews the lease once; called by a thread from ``open`` on."""
+        try:
+            if not self._etcd.renew(self._lease) or self._registered != self._consensus.job:
+                self._register()
+            self._report(self._loss)
+        except StoreError as error:
+            self._report(str(error))
 
     def _register(self) -> None:
         """Registers this host with its lease; if the lease of a leader has ended, its next claim campaigns anew."""

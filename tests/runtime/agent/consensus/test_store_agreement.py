@@ -259,18 +259,12 @@ def test_what_all_holders_hold_is_acted_on_while_the_etcd_is_lost(tmp_path: Path
 
 
 @needs_etcd
-@pytest.mark.parametrize("loss", ["freeze", "data"])
-def test_a_leader_whose_lease_has_ended_campaigns_anew_in_its_term(tmp_path: Path, loss: str) -> None:
+def test_a_leader_whose_lease_has_ended_campaigns_anew_in_its_term(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, begun(server, state(0, 1, hosts=2), count=2) as job:
         reader = Etcd(server.address, job.prefix, deadline_s=5.0)
         before = reader.read()
-        if loss == "freeze":
-            with server.frozen():
-                time.sleep(2.5)  # longer than the lease: etcd has a clock of its own
-        else:
-            server.end()
-            shutil.rmtree(tmp_path / "data")
-            server.start()
+        with server.frozen():
+            time.sleep(2.5)  # longer than the lease: etcd has a clock of its own
 
         def campaigned() -> bool:
             assert job.agreements[0].claim(frozenset({0, 1})) != "refused"
@@ -283,6 +277,18 @@ def test_a_leader_whose_lease_has_ended_campaigns_anew_in_its_term(tmp_path: Pat
             key: before[key].value for key in ("leader", "holders")
         }
         assert job.acts_on(0, state(0, 1, 1, hosts=2, version=2))
+
+
+@needs_etcd
+def test_an_etcd_that_has_lost_its_data_strikes_no_host_any_more(tmp_path: Path) -> None:
+    with etcd_server(tmp_path) as server, begun(server, state(0, 1, hosts=2), count=2) as job:
+        server.end()
+        shutil.rmtree(tmp_path / "data")
+        server.start()
+        everybody, agreement = frozenset({0, 1}), job.agreements[0]
+        assert wait_for(lambda: job.reported.empty() or "lost the keys" in job.reported.get())
+        assert job.acts_on(0, state(0, 1, 1, hosts=2, version=2)), "every holder has acknowledged it"
+        assert (agreement.claim(frozenset({0})), agreement.claim(everybody)) == ("unknown", "granted")
 
 
 @needs_etcd
