@@ -10,7 +10,7 @@ import pytest
 
 from kungfu.cli.hosting import SECRET_KEY, Hosting, add_arguments, read_hosting
 from kungfu.errors import UsageError
-from kungfu.runtime.hosts import Host
+from kungfu.runtime.hosts import Host, StoreAddress
 
 SECRET = "5e" * 32
 KNOWN = {SECRET_KEY: SECRET}
@@ -99,6 +99,12 @@ def test_peers_for_every_slot_and_shared_memory_on_loopback_are_allowed() -> Non
     assert read(*HERE, attachment="local", environment=KNOWN).index == 1
 
 
+def test_a_store_is_named_by_its_address_and_the_name_of_the_job() -> None:
+    found = read(*HERE, "--store", "etcd://10.0.0.9:2379", "--job", "digits-3", environment=KNOWN)
+    assert found.store == StoreAddress("10.0.0.9:2379", "digits-3")
+    assert read(*HERE, environment=KNOWN).store is None
+
+
 @pytest.mark.parametrize(
     ("words", "given", "message"),
     [
@@ -123,6 +129,13 @@ def test_peers_for_every_slot_and_shared_memory_on_loopback_are_allowed() -> Non
         (("--join", "192.0.2.1", *JOINER), {"environment": KNOWN, "attachment": "horovod"},
          r"--self and --join: 127\.0\.0\.3 is .* on this machine, where no other host can reach it"),
         (("--join", "192.0.2.1", "--self", "192.0.2.3:2"), {"environment": KNOWN}, "give --attachment horovod"),
+        (("--store", "etcd://a:1"), {}, "--store etcd://a:1: .* give --hosts"),
+        ((*HERE, "--store", "etcd://a:1"), {"environment": KNOWN}, "--store and --job belong together"),
+        ((*HERE, "--job", "a"), {"environment": KNOWN}, "--store and --job belong together"),
+        (("-H", "127.0.0.1:2", "--store", "etcd://a:1", "--job", "a"), {}, "--hosts names only one"),
+        ((*HERE, "--store", "a:1", "--job", "a"), {"environment": KNOWN}, "--store a:1: is no etcd://HOST:PORT"),
+        ((*HERE, "--store", "etcd://a:0", "--job", "a"), {"environment": KNOWN}, "is no etcd://HOST:PORT"),
+        ((*HERE, "--store", "etcd://a:1", "--job", "a/b"), {"environment": KNOWN}, "--job 'a/b': a name has letters"),
     ],
 )  # fmt: skip
 def test_hosts_that_cannot_form_a_job_are_refused(words: tuple[str, ...], given: dict[str, Any], message: str) -> None:

@@ -108,7 +108,10 @@ class Etcd:
         """Renews a lease; returns False if the lease has ended."""
         with self._named():
             answers = self._leases.LeaseKeepAlive(iter([pb.LeaseKeepAliveRequest(ID=lease)]), timeout=self._deadline_s)
-            return bool(next(answers).TTL > 0)
+            # An etcd that is ending closes the stream without an answer.
+            if (answer := next(answers, None)) is None:
+                raise StoreError(f"etcd at {self._address} is ending")
+            return bool(answer.TTL > 0)
 
     def revoke(self, lease: int) -> None:
         """Ends a lease, and removes its keys."""
