@@ -22,7 +22,7 @@ from kungfu.runtime.agent.consensus.agreement import Agreement
 from kungfu.runtime.agent.consensus.consensus_service import HostService
 from kungfu.runtime.agent.consensus.election import Elected, MajorityAgreement, NoQuorum, elect
 from kungfu.runtime.agent.consensus.replication import Replicator
-from kungfu.runtime.agent.consensus.state import parse_snapshot
+from kungfu.runtime.agent.consensus.state import ConsensusState, parse_snapshot
 from kungfu.runtime.agent.consensus.store_agreement import StoreAgreement
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -340,3 +340,18 @@ def test_the_name_of_a_job_on_other_hosts_is_refused(server: EtcdServer) -> None
         other = StoreAgreement(etcd, agent.consensus, QUICK.deadlines, notify=ignore)
         with pytest.raises(UsageError, match=r"^--job: another job has this name, led by 127\.0\.0\.1:\d+, .* choose"):
             other.found("other", False, False)
+
+
+@needs_etcd
+def test_an_agent_whose_main_loop_hangs_lets_its_lease_end(server: EtcdServer) -> None:
+    etcd, consensus = Etcd(server.address, "kungfu/hangs/", deadline_s=5.0), ConsensusState(0, patience_s=0.0)
+    agreement = StoreAgreement(etcd, consensus, [Host("127.0.0.1", 1, 1)], QUICK.deadlines, notify=ignore)
+    agreement.open()
+    assert "hosts/0" in etcd.read()
+    with consensus.waiting():
+        pass
+    assert wait_for(lambda: "hosts/0" not in etcd.read())
+    with consensus.waiting():
+        assert wait_for(lambda: "hosts/0" in etcd.read()), "it registers again"
+        agreement.close(is_over=False)
+    assert etcd.read() == {}
