@@ -278,7 +278,8 @@ def main(words: Sequence[str] | None = None) -> int:
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         for one in pool.imap(run, tasks):
             at = f"{one.curve.accuracies[-1]:.2%}, loss {one.curve.losses[-1]:.3f}"
-            reached = f"{given.loss:g} after {one.curve.at_loss(given.loss)[1]:.0f} steps"
+            steps = one.curve.at_loss(given.loss)[1]
+            reached = f"{given.loss:g} not reached" if math.isnan(steps) else f"{given.loss:g} after {steps:.0f} steps"
             console.print(f"{name_of(one.every)}, seed {one.seed}: {at}; {reached}", highlight=False)
             runs.append(one)
     found = summaries(runs, loss=given.loss)
