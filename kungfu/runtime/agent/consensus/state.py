@@ -117,7 +117,8 @@ class FollowerLog:
     def after_commit(self, version: int) -> FollowerLog:
         """The log without the clusters that are obsolete once every follower has acknowledged ``version``."""
         last = max((one for one, _ in self.uncommitted if one <= version), default=0)
-        return replace(self, uncommitted=tuple(entry for entry in self.uncommitted if entry[0] >= last))
+        kept = tuple(entry for entry in self.uncommitted if entry[0] >= last)
+        return self if kept == self.uncommitted else replace(self, uncommitted=kept)
 
     @property
     def possible_clusters(self) -> tuple[Cluster, ...]:

@@ -405,6 +405,9 @@ class ModelledAgent:
         """A new view: the first of its peers stays, and the others are new, on hosts that are in the job."""
         before, hosts = self.cluster.view, sorted(self.cluster.hosts.slots)
         assert before is not None
+        # It was asked for before, of hosts that may be cut off by now.
+        if self.world.is_calm:
+            return
         first = max((0, *self.cluster.hosts.of)) + 1
         of = {first + index: hosts[number % len(hosts)] for index, number in enumerate(wish)}
         peers = (before.peers[0], *(Peer(id_, f"127.0.0.{host + 1}:1") for id_, host in of.items()))
@@ -488,6 +491,7 @@ class World:
         delay_s: The longest delay of a message.
         doubled: The share of messages that arrive twice.
         is_over: True once a quorum holds the end of the job.
+        is_calm: True once nobody asks for another view.
         ends: The ends of agents, with the time and the reason.
     """
 
@@ -500,7 +504,7 @@ class World:
         self.leaders: dict[int, tuple[ModelledAgent, Collection[int]]] = {}  # by term, with the decisions that it knew
         self.held: dict[int, set[int]] = {}
         self.performed: dict[int, int] = {}  # the term of each performed decision
-        self.is_over = False
+        self.is_over = self.is_calm = False
         self.ends: list[tuple[float, ModelledAgent, str]] = []
         self.founded = founded(Host(f"host {host}", 4, 1) for host in range(hosts))
         self.named: dict[int, str] = {}  # the name of the agent that was given each number
@@ -647,7 +651,7 @@ class World:
 
     def check_liveness(self) -> None:
         """From now on no link and no main loop changes: a connected majority has a leader in time, and keeps it."""
-        self.loss, self.delay_s, self.doubled = 0.0, STEP_S, 0.0
+        self.loss, self.delay_s, self.doubled, self.is_calm = 0.0, STEP_S, 0.0, True
         self.run(ANSWERED_S)
         hosts, began = self.majority(), self.now
         if not hosts:

@@ -193,7 +193,9 @@ class LowestStands(ModelledAgent):
     """Only the lowest host that answers may stand, and all stop after two heartbeats even if they are a quorum."""
 
     def next_action(self, at: ElectionRound) -> Action:
-        action = super().next_action(replace(at, quorate_at=at.began))
+        action = super().next_action(at)
+        if action != "fenced" and at.now > replace(at, quorate_at=at.began).deadline:
+            return "no quorum"
         members = at.log.snapshot.cluster.hosts.known if at.log.snapshot else frozenset[int]()
         return "wait" if isinstance(action, Stand) and any(host < at.host for host in members & {*at.votes}) else action
 
