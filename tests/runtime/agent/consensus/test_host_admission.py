@@ -24,6 +24,7 @@ from kungfu.runtime.agent.consensus.host_admission import (
 )
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.context import JobSpec
+from kungfu.runtime.core.cluster.cluster import SpareLimits
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from tests.runtime.agent.consensus.agents import SETTINGS, agents, free_port
@@ -99,6 +100,12 @@ def test_a_host_that_comes_back_may_find_a_newer_checkpoint() -> None:
     began = line("--resume-if-any /kept", "")
     assert mismatch(command_line_of(line("--resume-if-any /kept", "/kept/step-00000020")), began) == ""
     assert "--resume '--resume /kept'" in mismatch(command_line_of(line("--resume /kept", "")), began)
+
+
+def test_all_hosts_are_started_with_the_same_spares() -> None:
+    job = JobSpec(("true",), 2, SETTINGS, {}, spares=SpareLimits(1))
+    other = replace(job, spares=SpareLimits(1, "loaded"))
+    assert "started with --spares '1:loaded', and the job with '1:warm'" in mismatch(command_line_of(other), job)
 
 
 def test_an_agent_of_another_version_of_kungfu_is_refused_with_both_versions() -> None:

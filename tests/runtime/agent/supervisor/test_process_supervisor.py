@@ -151,11 +151,16 @@ def supervisor(
 
 
 @contextmanager
-def seated(tmp_path: Path, *, slots: int, clock: Callable[[], float]) -> Iterator[Callable[..., str]]:
-    """Gives what starts a peer and says which device it got; of a host with as many devices as slots."""
+def seated(
+    tmp_path: Path, *, slots: int, clock: Callable[[], float], devices: int | None = None, spares: int = 0
+) -> Iterator[Callable[..., str]]:
+    """Gives what starts a peer and says which device it got; of a host with as many devices as slots by default."""
     program = "import os, signal; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); signal.pause()"
-    devices = {"CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{number}" for number in range(slots))}
-    with supervisor(tmp_path, "-S", "-c", program, slots=slots, environment=devices, clock=clock) as (peers, heard):
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(f"GPU-{number}" for number in range(devices or slots))}
+    with supervisor(tmp_path, "-S", "-c", program, slots=slots, environment=visible, clock=clock, spares=spares) as (
+        peers,
+        heard,
+    ):
 
         def start(peer: int, *, leaving: Sequence[int] = (), ended: int | None = None) -> str:
             if ended is not None:
@@ -172,6 +177,12 @@ def test_the_newcomer_of_an_exchange_gets_the_device_of_the_peer_that_leaves_for
         assert [start(peer) for peer in range(3)] == ["GPU-0", "GPU-1", "GPU-2"]
         assert start(3, leaving=(2,)) == "GPU-2"
         assert start(4, leaving=(1,), ended=2) == "GPU-1"
+
+
+def test_a_spare_gets_a_device_beyond_the_slots_and_one_that_it_shares_with_nobody(tmp_path: Path) -> None:
+    with seated(tmp_path, slots=2, devices=4, spares=1, clock=lambda: 0.0) as start:
+        assert [start(peer) for peer in range(3)] == ["GPU-0", "GPU-1", "GPU-2"]
+        assert start(3, ended=1) == "GPU-1", "the next spare, after this one has taken the place of a lost peer"
 
 
 def test_temporary_files_of_the_peers_go_with_the_job(tmp_path: Path) -> None:
