@@ -184,15 +184,15 @@ def test_all_agents_are_killed_at_drawn_moments_and_each_sample_counts_once(
 ) -> None:
     """On several hosts, the one that leads first, so that the others are killed within an election."""
     seed = int(os.environ.get("SEED", "1"))
-    print(f"SEED={seed}")
     draw, hosts = random.Random(seed), range(len(slots))
     moments = [*MOMENTS, *draw.choices([*MOMENTS], k=4)]
     draw.shuffle(moments)
+    with capsys.disabled():
+        print(f"SEED={seed}: kills in {', '.join(moments)}")
     line = [*options(tmp_path, restarts=9), "--checkpoints", tmp_path / "kept", "--heartbeat", 4]
     more = ["--ballast-mb", 8, "--sleep-s", 0.05]
     with training(tmp_path, *line, size=2, most=3, slots=slots, epochs=EPOCHS, more=more) as run:
         for times, moment in enumerate(moments):
-            print(times, moment, flush=True)
             await_moment(moment, times, run, draw)
             alive = run.hosts.jobs[-len(slots) :]
             for job in sorted(alive, key=lambda job: job.folder.name):  # the first one leads
