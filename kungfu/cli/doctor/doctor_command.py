@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kungfu import __version__
 from kungfu.cli.doctor.finding import Finding, print_findings
-from kungfu.cli.doctor.hosts import HostFacts, compared, exchange
+from kungfu.cli.doctor.hosts import HostFacts, check_job, compared, exchange
 from kungfu.cli.doctor.machine import check_machine
 from kungfu.cli.doctor.probe import probe
 from kungfu.cli.doctor.software import check_software, installed_libraries, supported_versions
@@ -89,7 +89,7 @@ def _usual_attachment(given: argparse.Namespace) -> AttachmentName:
 
 def _others(hosting: Hosting, libraries: dict[str, str], *, wait_s: float) -> list[Finding]:
     if len(hosting.hosts) == 1:
-        return []
+        return list(check_job(hosting.join, secret=hosting.secret))
     own = HostFacts({"Python": sys.version.split()[0], "kungfu": __version__, **libraries})
     answers = exchange(hosting.hosts, hosting.index, own, secret=hosting.secret, wait_s=wait_s)
     return list(compared(hosting.hosts, own, answers))

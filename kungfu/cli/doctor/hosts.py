@@ -19,7 +19,10 @@ import grpc
 from kungfu.cli.doctor.finding import Finding, Severity
 from kungfu.errors import KungfuError
 from kungfu.runtime.hosts import Host
+from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
+from kungfu.runtime.job_api.job_service import to_status
 
 _SERVICE, _METHOD = "kungfu.Doctor", "Describe"
 _ASK_S, _PAUSE_S = 3.0, 0.2
@@ -158,6 +161,19 @@ def _versions(host: Host, here: Mapping[str, str], there: Mapping[str, str]) -> 
     differing = ", ".join(f"{name} {there.get(name, 'missing')} (here {here.get(name, 'missing')})" for name in unlike)
     severity: Severity = "problem" if any(name in _MUST_AGREE for name in unlike) else "remark"
     return Finding("versions", differing, severity, "install the same versions on all hosts", host.name)
+
+
+def check_job(addresses: Sequence[str], *, secret: str) -> Iterator[Finding]:
+    """The findings on the job that this host may join: if an agent of it answers at each address, with this secret."""
+    for address in addresses:
+        try:
+            with rpc.connect(address, secret=secret) as channel:
+                what, method = f"the agent at {address}", JobServiceStub(channel).GetStatus
+                status = to_status(rpc.call(method, pb.Empty(), deadline_s=_ASK_S, what=what))
+            yield Finding("job", f"{status.job}, of {status.membership.size} peers", host=address)
+        except KungfuError as error:
+            advice = "name a host on which the job runs, by its --port, and give the secret of the job"
+            yield Finding("job", str(error), "problem", advice, address)
 
 
 def _clock(host: Host, ahead_s: float) -> Finding:

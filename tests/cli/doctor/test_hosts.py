@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from kungfu.cli.doctor.finding import Finding
-from kungfu.cli.doctor.hosts import HostAnswer, HostFacts, _answer, compared, exchange
+from kungfu.cli.doctor.hosts import HostAnswer, HostFacts, _answer, check_job, compared, exchange
 from kungfu.errors import UsageError
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import rpc
+from kungfu.runtime.job_api.job_file import read_job_file
 from tests.runtime.agent.consensus.agents import free_port
+from tests.runtime.job_api.served_job import serve_job
 
 SECRET = "5e" * 32
 HERE = {"Python": "3.11.4", "kungfu": "0.1", "tensorflow": "2.18.1", "numpy": "1.26"}
@@ -90,3 +93,18 @@ def test_of_a_clock_only_what_the_message_cannot_explain_counts(clock_s: float, 
     answer = _answer(HostFacts(HERE, clock_s), asked=9.5, answered=10.5)
     assert answer.ahead_s == pytest.approx(ahead_s)
     assert findings(answer)["clock"].severity == severity
+
+
+def test_the_job_that_this_host_may_join_is_asked_for_with_the_secret(tmp_path: Path) -> None:
+    with serve_job(tmp_path):
+        file = read_job_file(tmp_path)
+        nobody = f"127.0.0.1:{free_port('127.0.0.1')}"
+        there, refused, missing = [
+            *check_job([file.agent], secret=file.secret),
+            *check_job([file.agent], secret="ab" * 32),
+            *check_job([nobody], secret=file.secret),
+        ]
+    assert (there.found, there.severity) == ("job, of 2 peers", "fine")
+    assert (refused.severity, missing.severity) == ("problem", "problem")
+    assert "secret is missing or wrong" in refused.found
+    assert missing.host == nobody
