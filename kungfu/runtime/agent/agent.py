@@ -149,7 +149,7 @@ class Agent:
             return replace(ending, raised=self._raised())
         except Exception as error:
             # This agent leads and has failed: its followers elect another leader.
-            if isinstance(self._role, Leader) and self._several_hosts:
+            if isinstance(self._role, Leader) and len(self._context.consensus.hosts) > 1:
                 error.add_note("The other hosts of this job go on without this one, if they run most of its peers.")
             raise
         finally:
@@ -428,13 +428,13 @@ class Agent:
             # There is no leader to watch, or the leader was heard just now.
             if leader is None or consensus.is_leader or silence_s < min(1.0, patience_s):
                 continue
-            host = consensus.hosts[leader]
-            is_down = silence_s <= patience_s and _is_down(host, within_s=max(_TICK_S, patience_s - silence_s))
+            host, within_s = consensus.hosts.get(leader), max(_TICK_S, patience_s - silence_s)
+            is_down = host is not None and silence_s <= patience_s and _is_down(host, within_s=within_s)
             silence_s = consensus.silence_s()
             # The leader is lost, and the main thread has not been notified yet.
             if (silence_s > patience_s or is_down) and consensus.lose_leader():
                 how = "has ended or cannot be reached" if is_down else f"was not heard for {silence_s:.1f} s"
-                self._context.put(LeaderLost(f"host {host.name}, which led the job: its agent {how}"))
+                self._context.put(LeaderLost(f"host {consensus.name_of(leader)}, which led the job: its agent {how}"))
 
 
 def _is_down(host: Host, *, within_s: float) -> bool:

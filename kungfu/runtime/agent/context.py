@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -185,6 +185,13 @@ class AgentContext:
     agreement: Agreement
     host_events: Outbox = field(default_factory=Outbox)
     interrupted: threading.Event = field(default_factory=threading.Event)
+
+    def settings_in(self, cluster: Cluster) -> Settings:
+        """The settings of a peer that starts now; with ``--min-hosts`` fewer peers than ``-np`` may begin the job."""
+        if cluster.view is not None or not cluster.starting:
+            return self.settings
+        first = replace(self.settings.checkpoints, founders=len(cluster.starting))
+        return replace(self.settings, checkpoints=first)
 
     def put(self, event: Any) -> None:
         """Queues an event for the main thread."""

@@ -57,7 +57,8 @@ class Follower:
             for start in request.starts:
                 # Reported before the process is watched: the leader must know of the start before the exit.
                 report = partial(self._report_spawned, start.peer)
-                self._context.supervisor.start(self._context.settings, to_spawn(start), on_start=report)
+                settings = self._context.settings_in(self.cluster)
+                self._context.supervisor.start(settings, to_spawn(start), on_start=report)
             for peer in request.kills:
                 self._context.supervisor.kill(peer)
         # The job is over, or this host was released.

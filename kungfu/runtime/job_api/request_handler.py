@@ -244,7 +244,7 @@ class RequestHandler:
             status.PeerStatus(
                 peer,
                 cluster.view.rank_of(peer) if cluster.view else None,
-                self._hosts[cluster.hosts.of.get(peer, 0)],
+                self._hosts.get(host := cluster.hosts.of.get(peer, 0), f"host {host}"),
                 self._process_of(peer),
                 state,
                 now - self._since[peer, state],

@@ -422,3 +422,29 @@ def test_a_host_with_a_record_of_the_job_is_refused_by_a_founder_without_one(tmp
             assert refusal in asks.reply.result(0.0).refusal
             assert bool(asks.reply.result(0.0).settings) is (refusal == "")
             leader.close(Ending(0))
+
+
+def test_a_job_that_begins_with_some_hosts_has_as_many_founders_as_peers(tmp_path: Path) -> None:
+    """Of three peers two begin; a size that a checkpoint has is compared with two."""
+    with agents(3) as (hosts, (here, other, _)), context_of(here, hosts, tmp_path) as context:
+        founders = "json.loads(os.environ['KUNGFU_SETTINGS'])['checkpoints']['founders']"
+        says, heard = f"import json, os; print({founders})", Heard()
+        supervisor = ProcessSupervisor(
+            (sys.executable, "-c", says), environment={}, slots=1, journal=context.recorder.journal, listener=heard
+        )
+        one_each = tuple(replace(host, slots=1) for host in hosts)
+        job = replace(context.job, size=3, hosts=one_each, min_hosts=2)
+        context = replace(context, supervisor=supervisor, job=job)
+        here.consensus.become_leader("job", 1)
+        leader = Leader(context)
+        try:
+            assert leader.begin() is None
+            assert not leader.cluster.alive, "one host is too few"
+            assert leader.handle(admission(context, number=2, pid=7, incarnation="a", threads=1)) is None
+            assert (sorted(leader.cluster.starting), leader.cluster.hosts.goal) == ([0, 1], 3)
+            assert leader.cluster.hosts.of == {0: 0, 1: 2}
+            assert heard.lines.get(timeout=180.0) == "2"
+        finally:
+            leader.close(Ending(0))
+            supervisor.close()
+        assert other.heard.empty(), "host 1 is still to come"

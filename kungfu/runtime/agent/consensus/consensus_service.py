@@ -104,7 +104,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         leader = consensus.leader
         # The candidate has lost the leader; this agent checks at once instead of waiting for its timeout.
         if leader is not None and leader != consensus.host and not self._hears(leader) and consensus.lose_leader():
-            name = consensus.hosts[leader].name
+            name = consensus.name_of(leader)
             self._put(LeaderLost(f"host {name}, which led the job: neither this host nor another one hears its agent"))
         return consensus.answer_vote(request)
 
@@ -122,8 +122,9 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
 
     def _hears(self, leader: int) -> bool:
         is_silent = self._consensus.silence_s() > lost_after_s(self._settings.deadlines)
+        host = self._consensus.hosts.get(leader)
         # The candidate waits for this answer: a machine that is up refuses at once.
-        return not is_silent and may_be_up(self._consensus.hosts[leader], within_s=_PROBE_S)
+        return not is_silent and (host is None or may_be_up(host, within_s=_PROBE_S))
 
 
 def may_be_up(host: Host, *, within_s: float) -> bool:

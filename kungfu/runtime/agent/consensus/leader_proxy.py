@@ -49,7 +49,10 @@ class LeaderClient:
                 # No leader was elected in time, or this host is the leader now.
                 if leader is None or leader == self._consensus.host:
                     raise _NoLeaderError
-                ask = getattr(stub(self._channels.to(self._consensus.hosts[leader].address)), method)
+                # The list with the leader's address is on its way.
+                if (host := self._consensus.hosts.get(leader)) is None:
+                    raise _NoLeaderError
+                ask = getattr(stub(self._channels.to(host.address)), method)
                 return self._answered(ask.future(request, timeout=max(0.1, until - time.monotonic())), leader)
             except grpc.RpcError as error:
                 # The leader answered with an error, or there is no time for another attempt.

@@ -175,6 +175,10 @@ class ConsensusState:
         self._heard, self._leader_now = clock(), 0.0
         self._busy_since = math.inf  # the time since which the main thread handles an event; infinite while it waits
 
+    def name_of(self, host: int) -> str:
+        """The name of a host, or its number: the first message of a new leader may come before its list of hosts."""
+        return self.hosts[host].name if host in self.hosts else f"number {host}"
+
     @property
     def is_leader(self) -> bool:
         """True if this agent leads the job."""

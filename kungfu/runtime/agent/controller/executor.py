@@ -53,7 +53,7 @@ class Executor:
         """Performs a command that does not end the job; ``cluster`` is the state that was decided with the command."""
         match command:
             case decided.Spawn():
-                self._spawn(command)
+                self._spawn(command, cluster)
             case decided.ReportSpare():
                 self._record(events.SpareEvent(**asdict(command)), shown=True)
             case decided.Kill(peer, reason):
@@ -130,12 +130,12 @@ class Executor:
         else:
             self._replicator.send(host, pb.ReplicateRequest(kills=[peer]))
 
-    def _spawn(self, command: decided.Spawn) -> None:
+    def _spawn(self, command: decided.Spawn, cluster: Cluster) -> None:
         # The agent of that host starts the peer, and reports the process.
         if command.host != self._own_host:
             self._replicator.send(command.host, pb.ReplicateRequest(starts=[from_spawn(command)]))
             return
-        pid = self._context.supervisor.start(self._context.settings, command)
+        pid = self._context.supervisor.start(self._context.settings_in(cluster), command)
         self.record_spawn(command.peer, pid, host=command.host)
 
     def _record_offer(self, command: JoinerOffer) -> None:
