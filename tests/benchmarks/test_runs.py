@@ -43,8 +43,8 @@ OF_A_RUNTIME = ("--jobs", "1", "--rounds", "3", "--samples", "4", "--device-ms",
         (["adaptive_batch", "--seeds", "1", "--loss", "3.0"], "over_best_static"),
         (["hybrid", "--seeds", "2"], "below_small"),
         (["local_steps", "--seeds", "1", "--steps", "100"], "faster"),
-        (["hosts", "--rounds", "1"], "mixed_over_ordered"),
         (["joining", "--rounds", "1", "--megabytes", "1"], "replaced_s"),
+        (["hosts", "--rounds", "1"], "leader_gap_s"),
     ],
 )
 @SOAK

@@ -6,6 +6,7 @@ Unlike ``kungfu.testing.inject``, a fault that cannot be carried out is an error
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.emulation.network import Network
 from kungfu.runtime.core.request import Resize
 from kungfu.runtime.core.sample_slices import Position
-from kungfu.testing.faults import JobWatcher, SignalHosts, SignalPeers, When, parse
+from kungfu.testing.faults import Fault, JobWatcher, SignalHosts, SignalPeers, When, parse
 from kungfu.testing.faults.inject import has_come, hit_peers, job_state, processes_of
 from kungfu.training.data.sampler import SerialSampler, StepSlice
 from tests.jobs.harness import Ended, Hosts, Job, awaited, left_in, started, started_on_hosts
@@ -30,6 +32,12 @@ MOST = 4
 SAMPLES, BATCH = 200, 12
 OPTIONS = ("--heartbeat", 4, "--deadline", 20, "--failures", 100)
 MOMENT_WITHIN_S = 240.0  # of a fault, after the previous one
+# The faults of a host of an emulated network, each with the fault of its kungfu-run that is the same for the job: all
+# its processes are killed, stopped and continued; its links are cut, in both directions or in one, and mended.
+MACHINE_FAULTS = {
+    "unplug": "kill", "suspend": "freeze", "wake": "thaw", "cut": "freeze", "mute": "freeze", "deafen": "freeze",
+    "mend": "thaw",
+}  # fmt: skip
 SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "notice": signal.SIGTERM}
 
 
@@ -165,18 +173,20 @@ def undisturbed(epochs: int) -> np.ndarray:
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
-def run_faults(text: str, jobs: Sequence[Job], steered: Steered, *, size: int) -> list[tuple[int, ...]]:
+def run_faults(
+    text: str, jobs: Sequence[Job], steered: Steered, *, size: int, within: Network | None = None
+) -> list[tuple[int, ...]]:
     """Carries out faults, one after the other, on a job that runs on this machine, and waits until it has settled.
 
     It has settled when it has the size that it is to have, and no joiner is on its way. What is frozen stays frozen:
-    the job gives it up, or another fault thaws it. Of the records of ``jobs``, one a host, the first one whose host was
-    not hit counts. Gives for each fault the ids of the peers that it hit; of one on hosts, all peers that these had
-    started.
+    the job gives it up, or another fault thaws it. Faults of a machine (see `MACHINE_FAULTS`) need its network, in
+    ``within``. Of the records of ``jobs``, one a host, the first one whose host was not hit counts. Gives for each
+    fault the ids of the peers that it hit; of one on hosts, all peers that these had started.
     """
     watches = [JobWatcher(job.folder) for job in jobs]
     carried, doomed, hosts, begun = list[tuple[int, ...]](), set[int](), set[int](), watches[0].look().steps
     await_moment = partial(_await, begun=begun, jobs=jobs)
-    for fault in parse(text):
+    for machine_fault, fault in _faults(text):
         watch = _undisturbed(watches, hosts)
         coming = await_moment(fault.when, watch, size=size, doomed=doomed)
         job = watch.look()
@@ -187,10 +197,15 @@ def run_faults(text: str, jobs: Sequence[Job], steered: Steered, *, size: int) -
             steered.resize(size)
             continue
         assert isinstance(fault.what, SignalPeers | SignalHosts)
-        for process in processes_of(fault.what, job, peers):
-            assert process.pid is not None, f"the record does not name a process of {fault}"
-            with suppress(ProcessLookupError):  # it has just ended
-                os.kill(process.pid, SIGNALS[fault.what.verb])
+        if machine_fault:
+            assert within is not None
+            assert isinstance(fault.what, SignalHosts)
+            _hit_machines(machine_fault, fault.what, within)
+        else:
+            for process in processes_of(fault.what, job, peers):
+                assert process.pid is not None, f"the record does not name a process of {fault}"
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(process.pid, SIGNALS[fault.what.verb])
         spares = fault.what.verb == "thaw"
         doomed = doomed - {*peers} if spares else doomed | {*peers}
         if isinstance(fault.what, SignalHosts):
@@ -199,6 +214,26 @@ def run_faults(text: str, jobs: Sequence[Job], steered: Steered, *, size: int) -
             hosts = hosts - (hit & {*job.hosts_present}) if spares else hosts | hit
     await_moment(When("settled"), _undisturbed(watches, hosts), size=size, doomed=doomed)
     return carried
+
+
+def _faults(text: str) -> Iterator[tuple[str, Fault]]:
+    """Each fault of a schedule with its name in `MACHINE_FAULTS`; '' for one of kungfu's own language."""
+    for line in re.split(r"[;\n]", text):
+        words = line.partition("#")[0].split()
+        name = next((word for word in words if word in MACHINE_FAULTS), "")
+        for fault in parse(" ".join(MACHINE_FAULTS.get(word, word) for word in words)):
+            yield name, fault
+
+
+def _hit_machines(fault: str, what: SignalHosts, net: Network) -> None:
+    """Carries out one of `MACHINE_FAULTS`."""
+    for host in what.hosts:
+        others = [one for one in range(len(net.hosts)) if one != host]
+        if fault in ("unplug", "suspend", "wake"):
+            net.hosts[host].signal(SIGNALS[what.verb])
+            continue
+        for senders, receivers, faults in (([host], others, ("cut", "mute")), (others, [host], ("cut", "deafen"))):
+            (net.cut if fault in faults else net.mend)(senders, receivers)
 
 
 def _undisturbed(watches: Sequence[JobWatcher], hit: set[int]) -> JobWatcher:

@@ -206,9 +206,10 @@ class Hosts:
     def folders(self) -> list[Path]:
         return [job.folder for job in self.jobs]
 
-    def back(self, host: int) -> None:
+    def back(self, host: int) -> Job:
         """Starts the same line again on a host on which it has ended."""
-        self.jobs.append(self.launch(host, f"host-{host}-again"))
+        self.jobs.append(self.launch(host, f"host-{host}-again-{len(self.jobs)}"))
+        return self.jobs[-1]
 
     def join(self, host: int, slots: int, *options: object, name: str = "", **given: object) -> Job:
         """Starts another host, 127.0.0.``host``, that no list names; the last of two equal ``options`` counts."""

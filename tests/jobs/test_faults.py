@@ -2,7 +2,8 @@
 
 ``KUNGFU_SOAK_JOBS`` is JOBS,SEED: so many jobs, whose schedules are drawn with the seeds from SEED on. Two of three run
 on one host with four changes each, the others on three hosts with three faults. ``KUNGFU_SOAK_FAULTS`` is
-CHANGES,KILLS,SEED of one long job; ``make soak`` draws thirty changes with ten kills.
+CHANGES,KILLS,SEED of one long job; ``make soak`` draws thirty changes with ten kills. ``KUNGFU_SOAK_NETWORK`` is
+CHANGES,SEED of one long job on three hosts of an emulated network, which come back after each loss.
 """
 
 from __future__ import annotations
@@ -11,18 +12,36 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.jobs.convex_runs import MOST, NO_QUORUM_CODE, faulted, training
+from kungfu.event_log.job import Job as JobState
+from kungfu.testing.faults import JobWatcher, SignalHosts
+from kungfu.testing.faults.inject import why_it_would_end
+from tests.jobs.convex_runs import MOST, NO_QUORUM_CODE, faulted, run_faults, training
+from tests.jobs.harness import networked
 
 CHANCE = os.environ.get("KUNGFU_SOAK_FAULTS", "")
 LONG = [tuple(int(word) for word in CHANCE.split(","))] if CHANCE else []
 JOBS, SEED = (int(word) for word in os.environ.get("KUNGFU_SOAK_JOBS", "0,1").split(","))
 SEEDS = range(SEED, SEED + JOBS)
+NETWORK = os.environ.get("KUNGFU_SOAK_NETWORK", "")
 HOSTS = 3
-CODE_OF_HIT_HOST = {"kill": -signal.SIGKILL, "notice": 0, "freeze": NO_QUORUM_CODE}
+KINDS_OF_CHANGE = ("host", "host", "host", "host", "peer", "peer", "peer", "outage", "resize")
+# The faults that cost a job a host: the exit code of its kungfu-run, and the fault that ends the first one, if any.
+LOSSES = {
+    "notice": (0, ""),
+    "kill": (-signal.SIGKILL, ""),
+    "unplug": (-signal.SIGKILL, ""),
+    "freeze": (NO_QUORUM_CODE, "thaw"),
+    "suspend": (NO_QUORUM_CODE, "wake"),
+    "cut": (NO_QUORUM_CODE, "mend"),
+    "mute": (NO_QUORUM_CODE, "mend"),
+    "deafen": (NO_QUORUM_CODE, "mend"),
+}
 
 
 def test_an_error_deaths_a_peer_that_stands_still_and_one_that_is_taken_away(tmp_path: Path) -> None:
@@ -71,14 +90,82 @@ def test_a_job_on_three_hosts_under_faults_by_chance(tmp_path: Path, seed: int) 
     """
     draw = random.Random(seed)
     faults = [f"{soon(draw)} {draw.choice(('kill', 'freeze'))} rank {draw.randrange(HOSTS)}" for _ in range(2)]
-    host, verb = draw.randrange(HOSTS - 1), draw.choice([*CODE_OF_HIT_HOST])
-    woken = f"; once settled thaw host {host}" if verb == "freeze" else ""
+    host, verb = draw.randrange(HOSTS - 1), draw.choice(("kill", "notice", "freeze"))
+    code, after = LOSSES[verb]
+    woken = f"; once settled {after} host {host}" if after else ""
     faults.insert(draw.randrange(3), f"{soon(draw)} {verb} host {host}{woken}")
     print(f"seed {seed}:", *faults, sep="\n  ")
-    codes = [CODE_OF_HIT_HOST[verb] if one == host else 0 for one in range(HOSTS)]
+    codes = [code if one == host else 0 for one in range(HOSTS)]
     with training(tmp_path, slots=(1, 1, 2), size=HOSTS, epochs=60) as run:
         run.faults("\n".join(faults))
         run.ends(*codes, tells=1 - host)
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(not NETWORK, reason="make soak runs it")
+def test_a_job_on_a_network_under_changes_by_chance(tmp_path: Path) -> None:
+    """Peers, kungfu-runs, machines and links are hit, those that lead too, and a lost host comes back before the next
+    change. The last host has room for all peers, and is never lost: so the others may be, and one record is whole.
+    """
+    changes, seed = (int(word) for word in NETWORK.split(","))
+    draw, size = random.Random(seed), HOSTS
+    print(f"seed {seed}:")
+    given: dict[str, Any] = {"slots": (1, 1, MOST), "size": size, "most": MOST, "epochs": 12 * changes}
+    with (
+        networked(HOSTS) as net,
+        training(tmp_path, "--attachment", "horovod", "--failures", 1000, within=net, **given) as run,
+    ):
+        newest, codes, job = dict(enumerate(run.hosts.jobs)), [0] * HOSTS, run.hosts[-1]
+        watch = JobWatcher(job.folder)
+        run_faults("", [job], run.steered, size=size)
+        for number in range(changes):
+            change = random_change(draw, watch.look(), size=size)
+            print(f"  {number}:", change.faults, flush=True)
+            run_faults(change.faults, [job], run.steered, size=size, within=net)
+            size = change.size
+            if change.lost is not None:
+                codes[run.hosts.jobs.index(newest[change.lost])] = change.code
+                newest[change.lost].end(code=change.code)
+                newest[change.lost] = back = run.hosts.back(change.lost)
+                codes.append(0)
+                job.event("host", pid=back.process.pid)
+            assert len(watch.look().hosts_present) == HOSTS, "no other host is lost"
+        ended = run.ends(*codes, tells=HOSTS - 1)[HOSTS - 1]
+    assert not ended.all_of("dissent"), "the peers held the same state at all barriers"
+
+
+@dataclass(frozen=True)
+class Change:
+    """The faults of a change, the size of the job after it, and the host that it costs, with the code of its end."""
+
+    faults: str
+    size: int
+    lost: int | None = None
+    code: int = 0
+
+
+def random_change(draw: random.Random, job: JobState, *, size: int) -> Change:
+    """A change that a job on a network survives: of its peers, or the loss of a host without most of the peers."""
+    kind, rank, host = draw.choice(KINDS_OF_CHANGE), draw.randrange(size), draw.randrange(HOSTS)
+    losable = [
+        one
+        for one in range(HOSTS - 1)
+        if not why_it_would_end(SignalHosts("kill", (one,)), job, job.peers_of(one), living=job.members)
+    ]
+    if kind == "resize":
+        size = draw.choice([one for one in range(2, MOST + 1) if one != size])
+        return Change(f"{soon(draw)} resize {size}", size)
+    if kind == "outage":
+        return Change(f"{soon(draw)} cut host {host}; now after {1 + hundredths(draw, 100):g} s mend host {host}", size)
+    if kind == "peer" or not losable:
+        return Change(f"{soon(draw)} {draw.choice(('kill', 'kill', 'notice', 'freeze'))} rank {rank}", size)
+    host, verb = draw.choice(losable), draw.choice([*LOSSES])
+    code, after = LOSSES[verb]
+    faults, lost = f"{soon(draw)} {verb} host {host}", f"at next host lost after {hundredths(draw, 50)} s"
+    # The host wakes, or is reached again, while the job recovers from its loss or from another one meanwhile.
+    if verb != "notice" and size - len(job.peers_of(host)) > 1 and draw.random() < 0.3:
+        faults, lost = f"{faults}; {lost} kill rank 0", "once settled"
+    return Change(f"{faults}; {lost} {after} host {host}" if after else faults, size, host, code)
 
 
 def random_faults(seed: int, *, changes: int, kills: int, size: int) -> Iterator[str]:

@@ -111,6 +111,21 @@ def test_a_host_is_cut_off_while_a_peer_starts_in_place_of_another(tmp_path: Pat
 
 
 @SOAK
+def test_a_host_is_cut_off_while_another_one_comes_back(tmp_path: Path) -> None:
+    with networked(4) as net, training(tmp_path, *HOROVOD, slots=(1,) * 4, size=4, within=net) as run:
+        run.hosts[0].steps(10)
+        net.hosts[3].signal(signal.SIGKILL)
+        run.hosts[0].event("recovered", to=3)
+        back = run.hosts.back(3)
+        run.hosts[0].event("host", pid=back.process.pid)
+        net.part([0, 1, 3], [2])
+        run.hosts[0].event("recovered", to=2)
+        run.hosts[0].event("rescale", to=3)
+        ended, *_ = run.ends(0, 0, NO_QUORUM_CODE, -signal.SIGKILL, 0)
+    assert [event["host"] for event in ended.all_of("host lost")] == [3, 2]
+
+
+@SOAK
 def test_the_state_reaches_two_joiners_of_a_host_over_its_slow_link_once(tmp_path: Path) -> None:
     options: dict[str, Any] = {"slots": (1, 1, 2), "size": 2, "most": 4, "more": ["--ballast-mb", STATE_MB]}
     with networked(3) as net, training(tmp_path, *HOROVOD, within=net, **options) as run:
