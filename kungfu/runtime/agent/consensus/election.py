@@ -200,7 +200,9 @@ def elected_by(
     # agent has voted for the candidate of a later term.
     if not tally.is_quorum or log.snapshot is None or not consensus.become_leader(consensus.job, term):
         return None
-    members, requests = log.members & {consensus.host, *reached}, parse_request_log(log.requests)
+    # A host that is off the list already does not join again, although its removal is not committed.
+    members = log.members & listed_in(log).keys() & {consensus.host, *reached}
+    requests = parse_request_log(log.requests)
     return Elected(term, log.version, log.snapshot, requests, tally.voters, members, log.possible_clusters)
 
 

@@ -43,7 +43,7 @@ from kungfu.runtime.agent.consensus.agreement import Claim
 from kungfu.runtime.agent.consensus.consensus_service import may_be_up
 from kungfu.runtime.agent.consensus.election import Elected
 from kungfu.runtime.agent.consensus.election_round import Action, ElectionRound, GiveUp, Stand
-from kungfu.runtime.agent.consensus.state import ConsensusState, parse_request_log
+from kungfu.runtime.agent.consensus.state import ConsensusState, listed_in, parse_request_log
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc.etcd import Entry, Etcd, StoreError
@@ -257,7 +257,7 @@ class StoreAgreement:
         # From now on this agent acknowledges no state, so its log holds all that an earlier leader has acted on.
         log = consensus.log
         assert log.snapshot is not None
-        reached = log.members & {consensus.host, *action.voters}
+        reached = log.members & listed_in(log).keys() & {consensus.host, *action.voters}
         requests = parse_request_log(log.requests)
         return Elected(
             term, log.version, log.snapshot, requests, frozenset({consensus.host}), reached, log.possible_clusters
