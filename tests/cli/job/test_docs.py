@@ -23,7 +23,7 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding=
 def test_its_table_names_every_command_that_looks_at_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     named = re.findall(r"^\| `kungfu ([\w-]+)", GUIDE, flags=re.MULTILINE)
     asking = ["resize", "scale-out", "scale-in", "migrate", "checkpoint", "profile", "stop", "chaos"]
-    assert named == ["status", "top", *asking, "page"]
+    assert [*dict.fromkeys(named)] == ["status", "top", *asking, "page"]
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out

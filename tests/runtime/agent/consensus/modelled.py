@@ -390,7 +390,10 @@ class ModelledAgent:
             return
         # A leader that hears nobody decides on no loss, as others may hear it.
         yield from self._decide(self.cluster)
-        yield from self._decide(self._with_slots({h: n for h, n in self.cluster.hosts.slots.items() if h != host}))
+        hosts = self.cluster.hosts
+        slots = {one: number for one, number in hosts.slots.items() if one != host}
+        gone = replace(hosts, slots=slots, leaving=hosts.leaving - {host})
+        yield from self._decide(replace(self.cluster, hosts=gone))
         yield from self._regroup()
 
     def _regroup(self) -> MainLoop:
