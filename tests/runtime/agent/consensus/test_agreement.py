@@ -213,14 +213,6 @@ class EndsOthers(ModelledAgent):
         return pb.ReplicateRequest(end=pb.JobEnd(code=4))
 
 
-class HearsForAnother(ModelledAgent):
-    """An agent takes late messages to the one before it on its host as its own."""
-
-    def receive(self, request: pb.ReplicateRequest) -> str:
-        request.incarnation = self.consensus.incarnation
-        return super().receive(request)
-
-
 class WaitsLong(ModelledAgent):
     """A leader waits for late agents anew with each state, for two heartbeats."""
 
