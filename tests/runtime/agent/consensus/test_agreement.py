@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from kungfu.runtime.agent.consensus.commit import Outcome
 from kungfu.runtime.agent.consensus.election_round import Action, ElectionRound, Stand
 from kungfu.runtime.ipc import messages_pb2 as pb
-from tests.runtime.agent.consensus.modelled import HEARTBEAT_S, STEP_S, Link, MainLoop, ModelledAgent, World
+from tests.runtime.agent.consensus.modelled import HEARTBEAT_S, STEP_S, TICK_S, Link, MainLoop, ModelledAgent, World
 from tests.soak import SOAK
 
 EXAMPLES = int(os.environ.get("KUNGFU_SOAK_EXAMPLES", "500"))
@@ -166,10 +166,18 @@ def test_agents_agree_in_every_history() -> None:
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_leader_that_hears_nobody_ends_nobody_and_loses_nobody_of_the_majority(seed: int, ends: bool) -> None:
     world = World(3, [0, 1, 2], seed=seed, kind=ModelledAgent)
-    world.run(seed / 8)  # at another moment between two heartbeats
+    world.delay_s = 0.25  # so it loses one follower before the other one
+    world.run(5.0 + seed / 4)
     world.cut = {(1, 0), (2, 0)}
     if ends:
         world.agents[0].queue.append(world.agents[0].end_job)
+    while not world.ends:
+        world.run(TICK_S)
+    for host in (1, 2):
+        held = world.agents[host].consensus.log.snapshot
+        assert held is not None
+        assert held.cluster.hosts.known == {0, 1, 2}
+        assert not held.end
     world.check_liveness()
     assert [(agent.host, how) for _, agent, how in world.ends] == [(0, "left")]
     leader = world.leader_of({1, 2})
