@@ -174,16 +174,23 @@ def undisturbed(epochs: int) -> np.ndarray:
 
 
 def run_faults(
-    text: str, jobs: Sequence[Job], steered: Steered, *, size: int, within: Network | None = None
+    text: str,
+    jobs: Sequence[Job],
+    steered: Steered,
+    *,
+    size: int,
+    within: Network | None = None,
+    watches: Sequence[JobWatcher] = (),
 ) -> list[tuple[int, ...]]:
     """Carries out faults, one after the other, on a job that runs on this machine, and waits until it has settled.
 
     It has settled when it has the size that it is to have, and no joiner is on its way. What is frozen stays frozen:
     the job gives it up, or another fault thaws it. Faults of a machine (see `MACHINE_FAULTS`) need its network, in
-    ``within``. Of the records of ``jobs``, one a host, the first one whose host was not hit counts. Gives for each
-    fault the ids of the peers that it hit; of one on hosts, all peers that these had started.
+    ``within``. Of the records of ``jobs``, one a host, the first one whose host was not hit counts; ``watches`` follow
+    them, if they were followed before. Gives for each fault the ids of the peers that it hit; of one on hosts, all
+    peers that these had started.
     """
-    watches = [JobWatcher(job.folder) for job in jobs]
+    watches = watches or [JobWatcher(job.folder) for job in jobs]
     carried, doomed, hosts, begun = list[tuple[int, ...]](), set[int](), set[int](), watches[0].look().steps
     await_moment = partial(_await, begun=begun, jobs=jobs)
     for machine_fault, fault in _faults(text):
