@@ -201,7 +201,7 @@ class Leader:
         """The reason why a host with the record of the job ``name`` is refused: this host would begin the job anew."""
         if not name or not self._job.restarts or self._restart is not None or self._controller.has_begun:
             return ""
-        own = self._job.hosts[self._job.own_host].name
+        own = self._controller.names[self._job.own_host]
         return (
             f"its --logdir holds the record of job {name}, and that of {own}, which founds the job, holds none: give "
             f"{own} the folder that it had before, or all hosts new folders"

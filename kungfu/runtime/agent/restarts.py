@@ -26,7 +26,7 @@ from kungfu.runtime.job_api.job_file import read_job_file, state_of
 from kungfu.runtime.settings import Settings
 
 _LOCK = ".kungfu-run.lock"
-_VIEWS_APART = 1000
+_APART = 1000  # the numbers left to the peers and views that this record may lack
 
 
 class UnreadableCheckpoints(UsageError):  # noqa: N818 - a state of the folder
@@ -59,7 +59,7 @@ def plan_restart(folder: Path, job: JobSpec) -> RestartedEvent | None:
     manifest = read_manifest(Path(path)) if path else None
     step = manifest.step if manifest else 0
     # Other hosts may have elected a leader and gone on after the loss of this host, whose record lacks their numbers.
-    several, before = len(job.hosts) > 1, past.restarted.first_peer if past.restarted else 0
+    several, before = job.is_networked, past.restarted.first_peer if past.restarted else 0
     peer, view = max([before, *(peer + 1 for peer in past.peers)]), _newest_view(past)
     return RestartedEvent(
         why=job.lost or _end_of(past),
@@ -69,9 +69,9 @@ def plan_restart(folder: Path, job: JobSpec) -> RestartedEvent | None:
         step=step,
         steps_again=max(0, past.steps - step),
         size=job.settings.limits.clip(manifest.size) if manifest and own else job.size,
-        first_peer=peer + (2 * job.settings.limits.maximum if several else 0),
+        first_peer=(peer // _APART + 1) * _APART if several else peer,
         # Even on one host, a view that was not recorded any more may have begun.
-        first_view=(view // _VIEWS_APART + 1) * _VIEWS_APART if several else view + 2,
+        first_view=(view // _APART + 1) * _APART if several else view + 2,
         damaged=damaged,
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from kungfu.event_log.events import LoggedEvent, RestartedEvent
 from kungfu.runtime.agent.agent import Ending, JobSpec, run_job
@@ -23,6 +24,7 @@ from kungfu.runtime.agent.restarts import UnreadableCheckpoints, is_over, next_r
 from kungfu.runtime.checkpoints.folder import CheckpointFolder
 from kungfu.runtime.checkpoints.manifest import Manifest, write_manifest
 from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings
 from tests.event_log.made import write_record
 
@@ -75,6 +77,17 @@ def test_it_goes_on_from_its_own_newest_checkpoint_with_new_numbers(tmp_path: Pa
     assert "killed" in found.why
     write_record(tmp_path, {"step": 35, "view": 7})
     assert planned(tmp_path, job_in(tmp_path)).first_view == 9, "a view of which only a step was recorded"
+
+
+def test_a_host_that_others_may_have_joined_leaves_numbers_to_what_its_record_lacks(tmp_path: Path) -> None:
+    """The others may have elected a leader after the loss of this host, and replaced many peers."""
+    write_record(tmp_path, STARTED, VIEW)
+    job = replace(job_in(tmp_path), hosts=(Host("a", 2, 28100),))
+    found = planned(tmp_path, job)
+    assert (found.first_peer, found.first_view) == (1000, 1000)
+    write_record(tmp_path, STARTED, VIEW, to_builtins(found))
+    again = planned(tmp_path, job)
+    assert (again.first_peer, again.first_view) == (2000, 2000)
 
 
 def test_without_a_checkpoint_of_its_own_it_begins_as_its_command_line_says(tmp_path: Path) -> None:

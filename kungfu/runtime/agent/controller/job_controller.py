@@ -19,7 +19,8 @@ from kungfu.runtime.agent.context import AgentContext, Ending
 from kungfu.runtime.agent.controller.executor import Executor
 from kungfu.runtime.agent.restarts import next_restart
 from kungfu.runtime.core.cluster import events as decided
-from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, Transition, exit_in_words
+from kungfu.runtime.core.cluster.cluster import Cluster, Departure, Hosts, Transition, exit_in_words
+from kungfu.runtime.core.cluster.program_exits import chosen_failure, describe_departure
 from kungfu.runtime.core.cluster.transitions import react
 from kungfu.runtime.core.failure import NO_QUORUM_CODE, Failure, find_root_cause, named
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -298,7 +299,7 @@ def root_cause(
     """
     ended, known = {command.peer: command.reason, **command.others}, dict(tails)
     exit_kinds = {peer: departure.exit.kind for peer, departure in cluster.losses.exiting.items()}
-    losses = cluster.losses
+    losses, exiting = cluster.losses, dict(cluster.losses.exiting)
     # The process of the peer has not ended, but the peer has reported the error.
     if command.kind is not None:
         exit_kinds[command.peer] = command.kind
@@ -314,8 +315,11 @@ def root_cause(
         # A program reports the reason of its exit before its process has ended.
         if isinstance(event, decided.ProgramExiting):
             exit_kinds[event.peer] = event.exit.kind
+            exiting[event.peer] = Departure(event.exit, 0.0)
         elif isinstance(event, pb.HostEvent) and event.kind == pb.HOST_EVENT_KIND_ENDED:
             known[event.peer] = list(event.tail)
+            if event.peer in exiting:
+                exiting[event.peer] = replace(exiting[event.peer], code=event.code)
             awaited -= {event.peer}
             # This end may be the cause of the others.
             if _is_bad(event, cluster) and event.peer not in ended:
@@ -331,6 +335,13 @@ def root_cause(
     failure = find_root_cause(
         ended, last_words, ranks=ranks, first=command.peer, late=command.late, exit_kinds=exit_kinds
     )
+    # The process of a program that chose its exit code may end after the programs that have lost it.
+    if (departure := exiting.get(failure.peer)) is not None and not command.late:
+        cluster = replace(cluster, losses=replace(losses, exiting=exiting))
+        chosen = chosen_failure(cluster, failure.peer, describe_departure(departure))
+        if chosen is not None and chosen.chosen and chosen.code is not None:
+            text = named(failure.peer, chosen.reason, ranks.get(failure.peer))
+            return replace(failure, text=text, code=chosen.code, chosen=True)
     # A killed peer reports nothing, or the end of its program after SIGTERM; others report that they have lost it.
     kinds = {peer: exit_kinds.get(peer, "exit") for peer in ended}
     lost = all(kind == "loss" or (kind == "exit" and peer in losses.killed) for peer, kind in kinds.items())

@@ -121,6 +121,22 @@ def test_the_root_of_a_failure_may_end_after_the_peer_that_noticed_it(
         assert alone.events.qsize() == left, "it waits no longer than it has to"
 
 
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_a_program_keeps_its_exit_code_if_its_process_ends_after_those_that_have_lost_it(
+    tmp_path: Path, is_reported: bool
+) -> None:
+    """``is_reported``: before the loss that ends the job."""
+    left = Exit("exit", 2)
+    exiting = {1: Departure(left, 0.0, trained=True)} if is_reported else {}
+    cluster = replace(TRAINING, losses=replace(TRAINING.losses, exiting=exiting))
+    with context(tmp_path) as alone:
+        for event in (*(() if is_reported else (ProgramExiting(1, left),)), end(1, 7), end(2, 1)):
+            alone.put(event)
+        failure = root_cause(alone, Fail(0, "its program raised PeerFailure", kind="loss"), cluster, {})
+    text = "rank 1 (peer 1): exit code 7: its program ended by itself after step 2, before the end of training"
+    assert failure == Failure(1, text, 7, chosen=True)
+
+
 @pytest.mark.parametrize(("phase", "recorded"), [(1, []), (2, [(2, 1, [0, 1])])])
 def test_a_job_that_is_resumed_in_a_later_fit_begins_with_its_phase(
     tmp_path: Path, phase: int, recorded: list[Any]
