@@ -74,6 +74,9 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         consensus, host = self._consensus, request.host
         listed = listed_reply(consensus.hosts, job=consensus.job, leader=consensus.leader)
         listed.retry = bool(consensus.job)
+        # This agent ends, and only names the other hosts: a job that is started again has another name.
+        if consensus.is_closed:
+            return pb.HostAdmissionReply(hosts=listed.hosts)
         # A follower cannot admit hosts; while it is in a job, no other job may be founded.
         if not consensus.is_leader:
             return listed if consensus.job else pb.HostAdmissionReply()

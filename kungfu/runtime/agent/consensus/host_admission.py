@@ -149,7 +149,8 @@ class _Search:
     """The addresses to ask, and the replies so far."""
 
     addresses: dict[str, str]  # the name of the host at each address
-    job: str = ""  # the job of the agents that have replied
+    job: str = ""  # the job of the agents that have replied, until none of them is in it any more
+    seen: str = ""  # the job of the last reply of an agent in a job
     seen_at: float = 0.0  # the time of the last reply of an agent in a job
     refused_since: dict[str, float] = field(default_factory=dict)  # the time since which each reason to wait is given
 
@@ -190,7 +191,7 @@ def request_admission(
     search = _Search({address: address for address in job.join} or listed)
     while not interrupted():
         silent = list[str]()
-        job_exists = False
+        job_exists, jobs = False, dict[str, str]()
         for address, name in list(search.addresses.items()):
             request.time = time.time()
             reply = _asked(address, name, request, job.settings)
@@ -201,7 +202,12 @@ def request_admission(
             # A former host of the job is in another one by now.
             if reply.job and search.job not in ("", reply.job) and address not in job.join:
                 continue
-            hosts = _read_reply(reply, search, name, patience_s=2 * lost_after_s(job.deadlines))
+            if reply.job:
+                jobs.setdefault(reply.job, name)
+            # The other job may be the same one, started again: then no agent is in the former one in the next round.
+            if reply.job and search.job not in ("", reply.job):
+                continue
+            hosts = _read_reply(reply, search, patience_s=2 * lost_after_s(job.deadlines))
             # The leader admits this host.
             if reply.settings:
                 settings = replace(parse_settings(reply.settings), agent=own.agent)
@@ -213,6 +219,13 @@ def request_admission(
             search.addresses |= {host.address: host.name for host in hosts.values() if host.address != here.address}
             # The host follows a leader, or has just lost its leader: the leader is still to be asked.
             job_exists = job_exists or reply.retry
+        if len(jobs) > 1:
+            other, name = next((one, name) for one, name in jobs.items() if one != search.job)
+            raise UsageError(
+                f"{name} is in job {other}, and another host that was asked is in job {search.job}: give hosts of one "
+                "job"
+            )
+        search.job = next(iter(jobs), "")
         # No other host is in a job.
         if found(job_exists, bool(silent)):
             return None
@@ -221,29 +234,26 @@ def request_admission(
     return None
 
 
-def _read_reply(reply: pb.HostAdmissionReply, search: _Search, name: str, *, patience_s: float) -> Mapping[int, Host]:
+def _read_reply(reply: pb.HostAdmissionReply, search: _Search, *, patience_s: float) -> Mapping[int, Host]:
     """Returns the list of hosts in a reply; raises ``UsageError`` if the job refuses this host, at once or for long."""
     now = time.monotonic()
-    if reply.job and search.job not in ("", reply.job):
-        raise UsageError(
-            f"{name} is in job {reply.job}, and another host that was asked is in job {search.job}: give hosts of one "
-            "job"
-        )
     search.job = reply.job or search.job
     # A host that has just ended may not be missed yet, so its name may be in use for a moment.
     since = search.refused_since.setdefault(reply.refusal, now)
     if reply.refusal and (not reply.retry or now - since > patience_s):
         raise UsageError(f"the job does not take this host: {reply.refusal}")
     if reply.retry:
-        search.seen_at = now
+        search.seen, search.seen_at = reply.job or search.seen, now
     return msgspec.msgpack.decode(reply.hosts, type=dict[int, Host]) if reply.hosts else {}
 
 
 def _check_wait(search: _Search, silent: list[str], until: float, job: JobSpec) -> None:
     """Raises ``DeadlineExceeded`` if no leader has admitted this host in time, or the job that it joins has ended."""
     now = time.monotonic()
-    if job.join and search.seen_at and not silent and now - search.seen_at > 2 * lost_after_s(job.deadlines):
-        raise DeadlineExceeded(f"job {search.job} has ended before it took this host: no agent of it runs any more")
+    is_over = search.seen_at and not silent and now - search.seen_at > 2 * lost_after_s(job.deadlines)
+    # A job with restarts may begin again.
+    if job.join and is_over and not job.restarts:
+        raise DeadlineExceeded(f"job {search.seen} has ended before it took this host: no agent of it runs any more")
     if now > until:
         waited_s = job.settings.deadlines.ready_s
         whom = f"; {', '.join(silent)} cannot be reached" if silent else ""

@@ -154,6 +154,7 @@ class ConsensusState:
         log: The log of the job on this agent.
         hosts: The hosts of the newest state that this agent knows, by number.
         voted_at: The time of this agent's last vote for another agent, on this agent's clock.
+        is_closed: True once this agent ends.
         has_quorum: True if the pre-votes of this agent are a quorum; ``None`` while they are not counted.
     """
 
@@ -168,7 +169,7 @@ class ConsensusState:
         self.job, self.term, self._number = "", 0, 0
         self.leader: int | None = None
         self.lost_leader: int | None = None
-        self._closed = False
+        self.is_closed = False
         self._voted, self.voted_at = (0, -1), -math.inf  # the term and the host of the last vote
         self.log = FollowerLog()
         self.has_quorum: bool | None = None
@@ -287,13 +288,13 @@ class ConsensusState:
     def await_leader(self, timeout_s: float) -> int | None:
         """Waits for a leader and returns its host; ``None`` after the timeout, or if this agent ends."""
         with self._changed:
-            self._changed.wait_for(lambda: self.leader is not None or self._closed, timeout=timeout_s)
+            self._changed.wait_for(lambda: self.leader is not None or self.is_closed, timeout=timeout_s)
             return self.leader
 
     def close(self) -> None:
         """Ends all waits for a leader and gives up the vote, because this agent ends."""
         with self._changed:
-            self._closed = True
+            self.is_closed = True
             self._changed.notify_all()
 
     # ---- elections ---------------------------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ class ConsensusState:
         with self._changed:
             log, cluster, voted = self.log, self.cluster, max(self.term, self._voted[0])
             # This agent is not in that job, or could not follow the new leader, or ends: it has no vote.
-            if request.job != self.job or cluster is None or self.hangs or self._closed:
+            if request.job != self.job or cluster is None or self.hangs or self.is_closed:
                 return pb.VoteReply()
             reply = pb.VoteReply(
                 term=log.term, version=log.version, state=log.encoded, requests=log.requests, voted_term=voted

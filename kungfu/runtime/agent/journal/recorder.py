@@ -154,8 +154,10 @@ class HostRecorder:
                 match record.WhichOneof("content"):
                     case "event":
                         event = _event_or_gap(record.event, now)
-                        # The leader has stamped its own events; events of peers get their time of arrival.
-                        event = replace(event, time=now) if event.time is None else event
+                        # The leader has stamped its own events; events of peers get their time of arrival at the leader.
+                        if event.time is None:
+                            event = replace(event, time=now)
+                            record.event = pack_event(event)  # the record of each host has the same line
                         if (line := event_to_line(event)) in self._held:
                             continue
                         self._note(event)

@@ -42,6 +42,17 @@ def test_an_agent_that_learns_of_the_lost_leader_by_a_vote_request_acts_once() -
     assert [type(event) for event in seen] == [LeaderLost]
 
 
+def test_an_agent_that_ends_is_in_no_job_and_still_names_the_other_hosts() -> None:
+    """A host that is started again would take the job that ends for that to join."""
+    consensus, service = follower(list)
+    asks = pb.HostAdmissionRequest(host=pb.HostInfo(number=2))
+    lives = service.AdmitHost(asks, None)
+    consensus.close()
+    ends = service.AdmitHost(asks, None)
+    assert (lives.job, lives.retry) == ("job", True)
+    assert (ends.job, ends.retry, ends.hosts) == ("", False, lives.hosts)
+
+
 def test_events_not_handled_before_the_end_are_reported_to_the_next_agent(tmp_path: Path) -> None:
     put: list[object] = []
     consensus, service = follower(put.append, lambda: False)

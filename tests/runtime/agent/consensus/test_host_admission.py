@@ -177,6 +177,39 @@ def test_a_host_joins_no_two_jobs_and_none_that_has_ended() -> None:
             )
 
 
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_host_enters_the_job_that_is_started_again_although_it_met_the_former_one(is_listed: bool) -> None:
+    """Host 1 follows the job that is about to end; then its agent has ended, and host 0 has founded the job again."""
+    with agents(2) as (hosts, (founder, former)):
+        former.consensus.follow("job", 0)
+        joins = joining(*(host.address for host in hosts))
+        here = Host("127.0.0.3", 2, 1)
+        job = replace(joins, join=(), hosts=(*hosts, here), own_host=2) if is_listed else joins
+        passes = iter([False])
+
+        def is_interrupted() -> bool:
+            if next(passes, None) is None and not founder.consensus.job:
+                former.stop()  # which was asked once
+                founder.consensus.become_leader("again", 1)
+            return False
+
+        def admit() -> None:
+            settings = replace(SETTINGS, job="again")
+            reply = pb.HostAdmissionReply(settings=settings.to_json(), term=1, leader=0, job="again")
+            founder.heard.get(timeout=180.0).reply.set_result(reply)
+            founder.heard.get(timeout=180.0).reply.set_result(reply)
+
+        thread = threading.Thread(target=admit, daemon=True)
+        thread.start()
+        job = replace(job, settings=replace(job.settings, deadlines=replace(job.settings.deadlines, ready_s=30.0)))
+        with socket.create_server((here.name, 0)) as server:
+            if not is_listed:
+                job = replace(job, hosts=(Host(here.name, 2, server.getsockname()[1]),))
+            entered = request_admission(job, SETTINGS, found=never, interrupted=is_interrupted)
+    assert entered is not None
+    assert entered.settings.job == "again"
+
+
 def test_a_name_in_use_is_waited_for_and_then_refused() -> None:
     """The host that has the name may have ended, and is not missed yet."""
     in_use = pb.HostAdmissionReply(retry=True, refusal="a host with the name 127.0.0.3 is in it")
