@@ -154,7 +154,7 @@ class HostRecorder:
                 match record.WhichOneof("content"):
                     case "event":
                         event = _event_or_gap(record.event, now)
-                        # The leader has stamped its own events; events of peers get their time of arrival at the leader.
+                        # The leader has stamped its own events; events of peers get the time at which it receives them.
                         if event.time is None:
                             event = replace(event, time=now)
                             record.event = pack_event(event)  # the record of each host has the same line

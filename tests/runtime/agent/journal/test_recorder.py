@@ -77,6 +77,30 @@ def test_a_listener_hears_of_all_that_is_recorded_once_on_whatever_host(tmp_path
     assert [event.step for event in console.noted if isinstance(event, CalledEvent)] == [1]
 
 
+def test_a_host_that_continues_its_record_gets_each_event_of_the_leader_once(tmp_path: Path) -> None:
+    """Peers report events without a time, and each host receives them at another time."""
+
+    def events_on(host: str) -> list[dict[str, Any]]:
+        return [line for line in events_in(tmp_path / host) if line["event"] != "record"]
+
+    with recorder_in(tmp_path / "leader") as (leader, _):
+        with recorder_in(tmp_path / "follower") as (follower, _):
+            leader.replicate = lambda records: follower.receive(records, leads=False) and None
+            leader.receive(pb.Records(peer=0, number=1, records=[record(called(1))]))
+            leader.event(finished(0))
+        leader.replicate = lambda records: None
+        leader.receive(pb.Records(peer=0, number=2, records=[record(called(2))]))
+        with (
+            closing(Journal(tmp_path / "follower", continues=True)) as journal,
+            leader.so_far(shown=False) as records,
+        ):
+            again = HostRecorder(journal, Heard())
+            for part in records:
+                again.receive(part, leads=False)
+    assert [line["event"] for line in events_on("follower")] == ["called", "finished", "called"]
+    assert events_on("follower") == events_on("leader")
+
+
 def test_what_is_no_event_leaves_a_gap_and_the_others_are_recorded(tmp_path: Path) -> None:
     sent = [record(called(3)), record(called(4), step="four"), record(called(5))]
     with recorder_in(tmp_path) as (recorder, _):
