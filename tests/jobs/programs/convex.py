@@ -98,7 +98,7 @@ def train(given: Any) -> dict[str, Any]:
     training.register("counted", lambda: counted, counted.update)
     numbers = keras.metrics.Mean()
     training.metrics(numbers)
-    place = tf.one_hot(training.peer % PEERS, dtype=tf.float64)
+    place = tf.one_hot(training.peer % PEERS, PEERS, dtype=tf.float64)
 
     @training.step
     def step(x: Any, y: Any, index: Any) -> Any:
