@@ -122,7 +122,7 @@ def test_the_root_of_a_failure_may_end_after_the_peer_that_noticed_it(
 
 
 @pytest.mark.parametrize("is_reported", [True, False])
-def test_a_program_keeps_its_exit_code_if_its_process_ends_after_those_that_have_lost_it(
+def test_a_program_keeps_its_exit_code_if_it_ends_after_those_that_have_lost_it(
     tmp_path: Path, is_reported: bool
 ) -> None:
     """``is_reported``: before the loss that ends the job."""
