@@ -138,6 +138,7 @@ class Hosts:
     # The request times of the joiners that wait for the slots of members with a notice.
     queue: tuple[float, ...] = ()
     lacked_slot: bool = False  # True if a requested peer has found no free slot since the last host joined
+    has_new: bool = False  # True if a host has joined while there was no coordinator that could request peers for it
 
     @property
     def threads(self) -> int:

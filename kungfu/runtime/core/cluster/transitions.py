@@ -146,7 +146,8 @@ def _on_view_started(cluster: Cluster, event: events.ViewStarted, now: float) ->
     cluster, commands = phases.on_phase_began(cluster, now) if begins else recovery.on_view_started(cluster, event, now)
     cluster, spawns = joiners.spawn_queued(_forget_ended(cluster), now)
     missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
-    return cluster, [*commands, *spawns, *_request_leave(cluster, missed)]
+    cluster, asks = _fill_new_hosts(cluster)
+    return cluster, [*commands, *spawns, *_request_leave(cluster, missed), *asks]
 
 
 def _forget_ended(cluster: Cluster) -> Cluster:
@@ -220,17 +221,23 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
 
 def _on_host_joined(cluster: Cluster, host: int, slots: int) -> Transition:
     """Handles a new host: asks the coordinator to restore the former size, or to retry requests that lacked a slot."""
-    goal, lacked_slot, why = cluster.hosts.goal, cluster.hosts.lacked_slot, "a host with free slots has come"
-    hosts = replace(cluster.hosts, slots={**cluster.hosts.slots, host: slots}, leaving=cluster.hosts.leaving - {host})
-    if cluster.view is None or cluster.regrouping is not None:
-        # There is no coordinator at the moment.
-        return replace(cluster, hosts=hosts), []
-    cluster = replace(cluster, hosts=replace(hosts, lacked_slot=False))
-    if len(cluster.members) + len(cluster.starting) < goal:
-        # A lost peer is still to be replaced.
-        return cluster, [Asked(Resize(goal), why, id=AGENT)]
+    before = cluster.hosts
+    hosts = replace(before, slots={**before.slots, host: slots}, leaving=before.leaving - {host}, has_new=True)
+    return _fill_new_hosts(replace(cluster, hosts=hosts))
+
+
+def _fill_new_hosts(cluster: Cluster) -> Transition:
+    """Asks the coordinator once for the peers that had no slot before hosts came; without a coordinator, later."""
+    hosts, why = cluster.hosts, "a host with free slots has come"
+    if not hosts.has_new or cluster.view is None or cluster.regrouping is not None:
+        # No host has come, or there is no coordinator at the moment.
+        return cluster, []
+    cluster = replace(cluster, hosts=replace(hosts, has_new=False, lacked_slot=False))
+    if len(cluster.members) + len(cluster.starting) < hosts.goal:
+        # A lost peer is still to be replaced, or the job began with fewer peers.
+        return cluster, [Asked(Resize(hosts.goal), why, id=AGENT)]
     # The coordinator was informed that no host had a free slot: now it may request peers again.
-    return cluster, [Asked(Retry(), why, id=AGENT)] if lacked_slot else []
+    return cluster, [Asked(Retry(), why, id=AGENT)] if hosts.lacked_slot else []
 
 
 def _removed_peers(cluster: Cluster, view: View) -> set[int]:

@@ -44,7 +44,8 @@ def test_an_agent_that_learns_of_the_lost_leader_by_a_vote_request_acts_once() -
 
 def test_an_agent_that_ends_is_in_no_job_and_still_names_the_other_hosts() -> None:
     """A host that is started again would take the job that ends for that to join."""
-    consensus, service = follower(list)
+    put: list[object] = []
+    consensus, service = follower(put.append)
     asks = pb.HostAdmissionRequest(host=pb.HostInfo(number=2))
     lives = service.AdmitHost(asks, None)
     consensus.close()

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,12 @@ def test_a_host_that_continues_its_record_gets_each_event_of_the_leader_once(tmp
     def events_on(host: str) -> list[dict[str, Any]]:
         return [line for line in events_in(tmp_path / host) if line["event"] != "record"]
 
+    def receive(host: HostRecorder, records: pb.Records) -> None:
+        host.receive(records, leads=False)
+
     with recorder_in(tmp_path / "leader") as (leader, _):
         with recorder_in(tmp_path / "follower") as (follower, _):
-            leader.replicate = lambda records: follower.receive(records, leads=False) and None
+            leader.replicate = partial(receive, follower)
             leader.receive(pb.Records(peer=0, number=1, records=[record(called(1))]))
             leader.event(finished(0))
         leader.replicate = lambda records: None
@@ -96,7 +100,7 @@ def test_a_host_that_continues_its_record_gets_each_event_of_the_leader_once(tmp
         ):
             again = HostRecorder(journal, Heard())
             for part in records:
-                again.receive(part, leads=False)
+                receive(again, part)
     assert [line["event"] for line in events_on("follower")] == ["called", "finished", "called"]
     assert events_on("follower") == events_on("leader")
 

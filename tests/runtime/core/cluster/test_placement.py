@@ -257,6 +257,16 @@ def test_a_host_that_comes_back_makes_losses_good() -> None:
     assert after(cluster, wants(2))[1] == [Spawn(3, 1)]
 
 
+def test_a_host_that_comes_before_the_first_view_brings_the_job_to_its_size() -> None:
+    """The job is started again, or begins with ``--min-hosts``, and has fewer slots than peers are wanted."""
+    cluster, _ = start_job(1, limits=JOB_LIMITS, now=0.0, hosts=Hosts({0: 1}, goal=2))
+    cluster, commands = after(cluster, HostJoined(1, 1))
+    assert commands == []
+    cluster, commands = after(cluster, ready(0), ViewStarted(view_of(0)))
+    assert commands[-1] == Asked(Resize(2), "a host with free slots has come", id=AGENT)
+    assert after(cluster, ViewStarted(view_of(0, version=2)))[1] == [], "it asks once"
+
+
 def test_a_host_that_comes_to_a_job_of_its_intended_size_changes_nothing() -> None:
     shrunk, _ = after(training(2, 1, 1), *let_go(1, 0))
     assert after(shrunk, HostJoined(2, 4))[1] == []
