@@ -133,7 +133,7 @@ def test_on_a_model_whose_joiners_had_loaded_tensorflow_the_bounds_hold(name: st
     assert seconds <= 112.5
 
 
-def test_the_figures_of_joins_are_medians_and_a_spare_has_trained_only_once_it_has_joined() -> None:
+def test_the_figures_of_joins_are_medians_and_a_spare_has_trained_once_it_has_joined() -> None:
     cold = joining.Joining((8.0, 6.0, 7.0), (9.0, 9.5, 10.0), (), (300_000_000,))
     spare = joining.Joining((0.2, 0.4, 0.3), (0.5, 0.6, 0.7), (240_000_000, 250_000_000), (310_000_000, 320_000_000))
     assert joining.figures({"cold": cold, "spare": spare}) == {

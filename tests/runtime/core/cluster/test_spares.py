@@ -183,7 +183,7 @@ def test_a_spare_that_ends_is_started_anew_after_a_wait_that_doubles() -> None:
     assert cluster.losses.failures == 0, "the budget of failures is that of members"
 
 
-def test_a_spare_that_has_waited_for_long_was_no_failure_and_a_used_one_ends_the_wait() -> None:
+def test_a_spare_that_has_waited_long_was_no_failure_and_a_used_one_ends_the_wait() -> None:
     cluster, _ = after(with_spares(0, 1, ready_ones=0), ProcessEnded(2, 1), now=10.0)
     cluster, _ = after(cluster, Tick(), now=12.0)
     cluster, _ = after(cluster, attached(3), ready(3), now=20.0)
