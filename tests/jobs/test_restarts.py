@@ -178,6 +178,57 @@ def await_moment(moment: str, times: int, run: Run, draw: random.Random) -> None
 
 
 @SOAK
+def test_a_joined_host_and_spares_are_there_again_and_all_hosts_have_one_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All peers are killed, then all agents, then the one that leads, which comes back to the job that goes on."""
+
+    def whole_after(job: Job, kind: str, count: int) -> int:
+        """Waits until three peers train after so many events of a kind; the step of the last of these."""
+
+        def begun() -> dict[str, Any] | None:
+            found = lines_of(job.folder / "events.jsonl")
+            places = [at for at, event in enumerate(found) if event["event"] == kind]
+            since = found[places[count - 1] :] if len(places) >= count else []
+            is_whole = 3 in [len(one["peers"]) for one in since if one["event"] == "view"]
+            # By its first measured steps, all hosts hold the view.
+            rows = lines_of(job.folder / "metrics.jsonl")
+            return since[0] if is_whole and [row["size"] for row in rows[-20:]] == [3] * 20 else None
+
+        return int(job.seen(begun, what=f"three peers after {count} {kind}", deadline_s=180.0)["step"])
+
+    line = [*options(tmp_path), "--checkpoints", tmp_path / "kept", "--spares", 1, "--place", "spread"]
+    with training(tmp_path, *line, size=2, most=3, slots=(1, 1), epochs=2 * EPOCHS) as run:
+        leads, there = run.hosts.jobs
+        leads.steps(5)
+        joined = run.hosts.join(3, 2)
+        leads.event("host", host=2)
+        run.steered.resize(3)
+        after(leads, leads.event("rescale", to=3)["step"])
+        peers = lines_of(leads.folder / "events.jsonl")
+        view = [event["peers"] for event in peers if event["event"] == "view"][-1]
+        for peer in view:
+            leads.signal(signal.SIGKILL, peer=peer)
+        after(leads, whole_after(leads, "restarted", 1))
+        for job in (leads, there, joined):
+            job.signal(signal.SIGKILL)
+        for job in (leads, there, joined):
+            job.end(code=-signal.SIGKILL, deadline_s=60.0)
+        run.hosts.join(3, 2)
+        run.hosts.jobs.extend(run.hosts.launch(host, f"host-{host}") for host in (1, 0))
+        there, leads = run.hosts.jobs[-2:]
+        whole_after(leads, "restarted", 2)
+        leads.signal(signal.SIGKILL)
+        whole_after(there, "recovered", 1)
+        run.hosts.jobs.append(run.hosts.launch(0, "host-0"))
+        there.event("host", host=0, pid=run.hosts[-1].process.pid)
+        killed = -signal.SIGKILL
+        *_, joined_ended, there_ended, _, ended = run.ends(killed, killed, killed, 0, 0, killed, 0, tells=-3)
+    in_one_piece(there_ended, 2, capsys)
+    assert ended.events == there_ended.events == joined_ended.events
+
+
+@SOAK
 @pytest.mark.parametrize("slots", [(4,), (2, 2, 2)], ids=["one host", "three hosts"])
 def test_all_agents_are_killed_at_drawn_moments_and_each_sample_counts_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], slots: tuple[int, ...]
