@@ -44,7 +44,7 @@ class Hosting:
 
     Args:
         hosts: The hosts; of a host that joins a running job, this host alone.
-        index: The index of this host.
+        index: The index of this host; 0 for a host that no list names.
         job: The name of the job, if this host creates the job.
         secret: The secret in hexadecimal, the same on all hosts.
         join: The addresses of hosts of the job that this host joins; empty if this host is in the job's list.
@@ -66,7 +66,8 @@ class Hosting:
     @property
     def shown(self) -> int | str:
         """The index of this host, by which the record of the job names it; its name if it has no number yet."""
-        return self.local.name if self.join else self.index
+        is_numbered = not self.join and (self.store is None or len(self.hosts) > 1)
+        return self.index if is_numbered else self.local.name
 
     def folder(self, stem: Path) -> Path:
         """The path ``stem``; except on the first host, the host's name is appended, to keep hosts' records apart."""
@@ -130,16 +131,22 @@ def read_hosting(
         )
     hosts = parse_hosts(given.hosts, port=port)
     min_hosts = _min_hosts(given, hosts, size=size)
-    _check_reach(hosts, attachment=attachment, option="--hosts")
+    if len(hosts) > 1:
+        _check_reach(hosts, attachment=attachment, option="--hosts")
     index = own_index(hosts, given.own_name, local_addresses=local_addresses())
     # Several hosts cannot agree on a random secret; a single host generates one.
     if secret is None and len(hosts) > 1:
         raise UsageError(f"several hosts need a secret that they share; {_HOW}")
-    store, name = _store(given, hosts), secrets.token_hex(4)
+    store, name = _store(given), secrets.token_hex(4)
+    if store is not None and len(hosts) == 1:
+        raise UsageError(
+            f"--store {given.store}: decides which of several hosts leads, and --hosts names only one; if others join, "
+            "give --self HOST:SLOTS on each, and no --hosts"
+        )
     return Hosting(hosts, index, name, secret or secrets.token_hex(32), min_hosts=min_hosts, store=store)
 
 
-def _store(given: argparse.Namespace, hosts: Sequence[Host]) -> StoreAddress | None:
+def _store(given: argparse.Namespace) -> StoreAddress | None:
     if given.store is None and given.job is None:
         return None
     if given.store is None or given.job is None:
@@ -147,30 +154,31 @@ def _store(given: argparse.Namespace, hosts: Sequence[Host]) -> StoreAddress | N
             "--store and --job belong together: --store etcd://HOST:PORT --job NAME, with a NAME that no other job in "
             "this etcd has"
         )
-    if len(hosts) == 1:
-        raise UsageError(f"--store {given.store}: decides which of several hosts leads; --hosts names only one")
     return parse_store(given.store, given.job)
 
 
 def _unlisted(given: argparse.Namespace, port: int, secret: str | None, *, size: int, attachment: str) -> Hosting:
-    """The hosting of a host that no list names: it joins a job with ``--join``, and else founds a job."""
+    """The hosting of a host that no list names: it joins a job with ``--join``; else it founds a job or, with
+    ``--store``, joins the one that has its name there."""
     if given.own_name is None or ":" not in given.own_name:
         raise UsageError(f"--join {given.join}: give this host's name and its slots too, as in --self 10.0.0.3:2")
+    store = _store(given)
     own = parse_hosts(given.own_name, port=port)
     if len(own) > 1:
         raise UsageError(f"--self {given.own_name}: must be one host, HOST:SLOTS")
     if secret is None:
         raise UsageError(f"hosts that join a job need the secret of the job; {_HOW}")
-    if given.store is not None or given.job is not None:
-        raise UsageError(f"--store {given.store}: decides among listed hosts; give --hosts HOST:SLOTS,... on all hosts")
+    # The host that leads the job may be on another machine.
+    if store is not None:
+        _check_reach(own, attachment=attachment, option="--self")
     if given.join is None:
         min_hosts = _min_hosts(given, own, size=size)
-        return Hosting(own, 0, secrets.token_hex(4), secret, min_hosts=min_hosts)
+        return Hosting(own, 0, secrets.token_hex(4), secret, min_hosts=min_hosts, store=store)
     others = tuple(_address(word.strip(), port) for word in given.join.split(","))
     if any(other.address == own[0].address for other in others):
         raise UsageError(f"--join {given.join}: names this host itself; name hosts that are in the job")
     _check_reach((*own, *others), attachment=attachment, option="--self and --join")
-    return Hosting(own, 0, "", secret, tuple(other.address for other in others))
+    return Hosting(own, 0, "", secret, tuple(other.address for other in others), store=store)
 
 
 def _address(word: str, port: int) -> Host:
@@ -200,7 +208,7 @@ def _min_hosts(given: argparse.Namespace, hosts: Sequence[Host], *, size: int) -
 def _check_reach(hosts: Sequence[Host], *, attachment: str, option: str) -> None:
     """Refuses hosts whose peers could not reach each other."""
     # Peers on one machine reach each other by any address.
-    if len(hosts) == 1 or on_one_machine(hosts):
+    if on_one_machine(hosts):
         return
     if attachment == "local":
         raise UsageError(

@@ -105,6 +105,16 @@ def test_a_store_is_named_by_its_address_and_the_name_of_the_job() -> None:
     assert read(*HERE, environment=KNOWN).store is None
 
 
+def test_with_a_store_a_host_that_no_list_names_has_the_same_line_whether_it_founds_or_joins(tmp_path: Path) -> None:
+    store = ("--store", "etcd://10.0.0.9:2379", "--job", "digits")
+    for join, addresses in ((), ()), (("--join", "127.0.0.1"), ("127.0.0.1:28100",)):
+        found = read(*JOINER, *join, *store, environment=KNOWN)
+        assert (found.hosts, found.join) == ((Host("127.0.0.3", 2, 28100),), addresses)
+        assert found.store == StoreAddress("10.0.0.9:2379", "digits")
+        assert found.folder(tmp_path / "run") == tmp_path / "run-127.0.0.3", "it does not know yet if it founds"
+    assert read(*JOINER, environment=KNOWN).folder(tmp_path / "run") == tmp_path / "run"
+
+
 @pytest.mark.parametrize(
     ("words", "given", "message"),
     [
@@ -132,7 +142,10 @@ def test_a_store_is_named_by_its_address_and_the_name_of_the_job() -> None:
         (("--store", "etcd://a:1"), {}, "--store etcd://a:1: .* give --hosts"),
         ((*HERE, "--store", "etcd://a:1"), {"environment": KNOWN}, "--store and --job belong together"),
         ((*HERE, "--job", "a"), {"environment": KNOWN}, "--store and --job belong together"),
-        (("-H", "127.0.0.1:2", "--store", "etcd://a:1", "--job", "a"), {}, "--hosts names only one"),
+        (("-H", "127.0.0.1:2", "--store", "etcd://a:1", "--job", "a"), {}, "--hosts names only one; .* --self HOST:SL"),
+        ((*JOINER, "--store", "etcd://a:1"), {"environment": KNOWN}, "--store and --job belong together"),
+        (("--self", "192.0.2.3:2", "--store", "etcd://a:1", "--job", "a"), {"environment": KNOWN},
+         "give --attachment horovod"),
         ((*HERE, "--store", "a:1", "--job", "a"), {"environment": KNOWN}, "--store a:1: is no etcd://HOST:PORT"),
         ((*HERE, "--store", "etcd://a:0", "--job", "a"), {"environment": KNOWN}, "is no etcd://HOST:PORT"),
         ((*HERE, "--store", "etcd://a:1", "--job", "a/b"), {"environment": KNOWN}, "--job 'a/b': a name has letters"),

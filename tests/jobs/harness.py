@@ -223,27 +223,28 @@ class Hosts:
 
 @contextmanager
 def started_on_hosts(
-    tmp_path: Path, *options: object, slots: Sequence[int], within: Network | None = None, **given: Any
-) -> Iterator[Hosts]:
+    tmp_path: Path, *options: object, slots: Sequence[int], within: Network | None = None, listed: bool = True,
+    **given: Any,
+) -> Iterator[Hosts]:  # fmt: skip
     """A running job on as many hosts as ``slots`` has entries: those of a network, or 127.0.0.1, ...
 
     Nothing of it may be left afterwards. The record of host N is in ``tmp_path / "host-N"``; ``options`` and ``given``
-    are those of every one.
+    are those of every one. Hosts that are not ``listed`` have the same line whether they found the job or join it.
     """
     members = [None] * len(slots) if within is None else within.hosts[: len(slots)]
     names = [f"127.0.0.{host + 1}" if member is None else member.name for host, member in enumerate(members)]
-    listed = ",".join(f"{name}:{room}" for name, room in zip(names, slots, strict=True))
+    places = [f"{name}:{room}" for name, room in zip(names, slots, strict=True)]
     port, shared = free_port(names) if within is None else 28100, {SECRET_KEY: secrets.token_hex(32)}
 
     def launch(host: int, name: str) -> Job:
         itself = ["--self", names[host]] if within is None else []  # a host of a network knows its name
-        line: list[Any] = ["-H", listed, *itself, "--port", port, *options]
+        where = ["-H", ",".join(places), *itself] if listed else ["--self", places[host]]
+        line: list[Any] = [*where, "--port", port, *options]
         return launched(tmp_path, *line, name=name, environment=shared, host=members[host], **given)
 
     def joiner(host: int, room: int, *more: object, name: str, **other: Any) -> Job:
         line: list[Any] = [
-            "--join",
-            f"{names[-1]}:{port}",
+            *(["--join", f"{names[-1]}:{port}"] if listed else []),
             "--self",
             f"127.0.0.{host}:{room}",
             "--port",

@@ -11,8 +11,9 @@ import pytest
 
 from kungfu.cli.hosting import SECRET_KEY
 from tests.jobs.convex_runs import NO_QUORUM_CODE, training
-from tests.jobs.harness import asked, lines_of, ran
+from tests.jobs.harness import asked, awaited, lines_of, ran
 from tests.jobs.test_hosts import hosts_of, story
+from tests.jobs.test_restarts import after, in_one_piece, options
 from tests.runtime.agent.consensus.agents import free_port
 from tests.runtime.agent.etcd_server import EtcdServer, etcd_server, needs_etcd
 
@@ -61,6 +62,46 @@ def test_training_goes_on_while_the_etcd_is_lost_and_a_lost_host_waits_for_it(
         ended, _ = run.ends(0, -signal.SIGKILL)
     assert ended.sizes == [2, 1]
     assert "does not run" in ended.output
+
+
+def test_without_a_list_the_same_line_founds_the_job_or_joins_it(tmp_path: Path) -> None:
+    line = ("--min-hosts", 2)
+    with (
+        etcd_server(tmp_path) as etcd,
+        training(tmp_path, *store(etcd), *line, slots=(1,), size=2, listed=False) as run,
+    ):
+        awaited(lambda: "leader" in etcd.keys(KEYS), what="the founder", deadline_s=60.0)
+        second = run.hosts.join(2, 1)
+        second.steps(10)
+        run.hosts[0].signal(signal.SIGKILL)
+        second.event("recovered", to=1)
+        third = run.hosts.join(3, 1)
+        third.event("rescale", to=2)
+        awaited(lambda: {"hosts/1", "hosts/2"} <= etcd.keys(KEYS).keys(), what="the hosts' keys", deadline_s=60.0)
+        _, ended, _ = run.ends(-signal.SIGKILL, 0, 0, tells=1)
+    names = {event["host"]: event["name"] for event in ended.all_of("host")}
+    assert names == {0: "127.0.0.1", 1: "127.0.0.2", 2: "127.0.0.3"}
+    assert [event["host"] for event in ended.all_of("host lost")] == [0]
+
+
+@SOAK
+def test_all_hosts_without_a_list_are_killed_and_found_the_job_again_from_its_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with etcd_server(tmp_path) as etcd:
+        line = [*options(tmp_path), *store(etcd), "--checkpoints", tmp_path / "kept", "--min-hosts", 2]
+        with training(tmp_path, *line, slots=(1,), size=2, listed=False) as run:
+            run.hosts.join(2, 1)
+            after(run.hosts[1], 0)
+            for host in (0, 1):
+                run.hosts[host].signal(signal.SIGKILL)
+                run.hosts[host].end(code=-signal.SIGKILL, deadline_s=60.0)
+            second = run.hosts.join(2, 1)
+            run.hosts.jobs.append(run.hosts.launch(0, "host-0"))
+            first = second.event("restarted", deadline_s=120.0)
+            *_, told, ended = run.ends(-signal.SIGKILL, -signal.SIGKILL, 0, 0, tells=2)
+    assert first["step"] > 0
+    assert in_one_piece(told, 1, capsys) == in_one_piece(ended, 1, capsys) == [first]
 
 
 @SOAK

@@ -112,11 +112,13 @@ class Agent:
         self._several_hosts = job.is_networked
         # The number of this host in the recorded events; ``None`` if the job has only one host.
         self._recorded_host = job.own_host if self._several_hosts else None
-        number, hosts = (-1, dict[int, Host]()) if job.join else (job.own_host, dict(enumerate(job.hosts)))
+        # A host that may join a job has no number yet; with --join it never founds one.
         consensus = ConsensusState(
-            number, hosts, incarnation=secrets.token_hex(8), patience_s=job.deadlines.heartbeat_s
+            job.own_host if job.is_listed else -1, {} if job.join else dict(enumerate(job.hosts)),
+            incarnation=secrets.token_hex(8), patience_s=job.deadlines.heartbeat_s,
         )  # fmt: skip
-        slots = job.hosts[job.own_host].slots if self._several_hosts else job.settings.limits.maximum
+        self._here = job.hosts[job.own_host]
+        slots = self._here.slots if self._several_hosts else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
             job.command, environment=job.environment, slots=slots, journal=journal, listener=self,
             spares=job.spares.number if job.spares.level == "warm" else 0,
@@ -222,6 +224,7 @@ class Agent:
                 context.agreement.open()
                 admitted = request_admission(
                     context.job, settings, found=partial(self._found, name), interrupted=interrupted,
+                    leader=context.agreement.leader,
                     incarnation=context.consensus.incarnation, threads=supervisor.threads,
                     devices=len(supervisor.devices), record=name_in(self._journal.folder),
                     on_number=lambda number: setattr(context.consensus, "host", number),
@@ -243,7 +246,7 @@ class Agent:
             self._job = replace(self._job, own_host=admitted.number, settings=settings)
             self._recorded_host = admitted.number
             context = replace(context, job=self._job)
-            context.consensus.hosts = {**context.consensus.hosts, **admitted.hosts}
+            context.consensus.hosts = {**(context.consensus.hosts if self._job.is_listed else {}), **admitted.hosts}
         try:
             self._claim_checkpoints(settings)
             restart = plan_restart(self._journal.folder, context.job) if founds and context.job.restarts else None
@@ -284,16 +287,18 @@ class Agent:
 
     def _on_store(self, error: str) -> None:
         """Records that the store is lost, or answers again."""
-        host = self._job.own_host
-        event = StoreEvent(
-            host=host, name=self._context.consensus.hosts[host].name, state="lost" if error else "back", why=error
-        )  # fmt: skip
+        host, state = self._context.consensus.host, "lost" if error else "back"
+        # This host is in no job yet, and has no number for the record.
+        if host < 0:
+            return self._console.line("kungfu-run", error or "the store answers again")
+        event = StoreEvent(host=host, name=self._here.name, state=state, why=error)
         self._context.recorder.event(event, shown=True)
 
     def _found(self, name: str, job_exists: bool, is_silent: bool) -> int:
         """Founds the job ``name``, unless there is one; returns the term of this agent, or 0."""
         term = self._context.agreement.found(name, job_exists, is_silent)
         if term:
+            self._context.consensus.host = self._job.own_host  # 0 without a list of hosts
             self._context.consensus.become_leader(name, term)
         return term
 

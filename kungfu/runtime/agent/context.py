@@ -59,6 +59,12 @@ class JobSpec:
     store: StoreAddress | None = None
 
     @property
+    def is_listed(self) -> bool:
+        """True if this host knows its number from its command line. Without a list of hosts, a host that may join a job
+        (``join``, ``store``) is given a number, and is number 0 if it founds the job."""
+        return not self.join and (self.store is None or len(self.hosts) > 1)
+
+    @property
     def is_networked(self) -> bool:
         """True if other hosts are in the job, or may join it: this host listens on a port that they know."""
         return len(self.hosts) > 1 or self.hosts[0].port > 0

@@ -38,6 +38,10 @@ class Agreement(Protocol):
             The term of this agent, which leads the job from now on; 0 if it must ask the other agents again.
         """
 
+    def leader(self) -> tuple[str, str] | None:
+        """The job that a store named at the last call of ``found``, and the address of its leader; ``None`` if it named
+        none."""
+
     def next_action(self, at: ElectionRound, others: Mapping[int, Host]) -> Action:
         """The next action of this agent, which has lost its leader, after a pre-vote of the ``others``."""
 

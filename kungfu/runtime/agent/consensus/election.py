@@ -161,6 +161,9 @@ class MajorityAgreement:
         """See ``Agreement``: host 0 founds. A silent host might be in a job, if this host was cut off and restarted."""
         return int(self._consensus.host == 0 and not job_exists and not is_silent)
 
+    def leader(self) -> None:
+        """See ``Agreement``: there is no store."""
+
     def next_action(self, at: ElectionRound, others: Mapping[int, Host]) -> Action:
         """See ``Agreement``, and the table of ``election_round``."""
         return next_action(at)

@@ -2,7 +2,7 @@
 
 All agents of a job are started with the same command line. The hosts that ``-H`` lists know each other, and
 ``Agreement`` decides which of them founds the job. A host that no list names is started with ``--join``, the addresses
-of any hosts of the job, instead of ``-H``.
+of any hosts of the job, instead of ``-H``; or it founds or finds the job by its name in a store.
 
 An agent asks until the leader admits it; any other agent answers with the list of hosts, and the number of the leader.
 The leader first gives a host that is not listed a number (`host_list`). The agent asks again with this number, and
@@ -45,7 +45,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
     return {
         "kungfu": __version__,  # agents of two versions would refuse each other's messages one by one
         "TensorFlow": _version_of("tensorflow"),
-        **({} if job.join else {_LIST: ",".join(f"{host.name}:{host.slots}" for host in job.hosts)}),
+        **({_LIST: ",".join(f"{host.name}:{host.slots}" for host in job.hosts)} if job.is_listed else {}),
         "-np": str(job.size),
         "--min and --max": f"{settings.limits.minimum} and {settings.limits.maximum}",
         "--attachment": settings.attachment,
@@ -157,7 +157,8 @@ class _Search:
 
 def request_admission(
     job: JobSpec, own: Settings, *, found: Callable[[bool, bool], int], interrupted: Callable[[], bool],
-    incarnation: str = "", threads: int = 0, devices: int = 0, record: str = "",
+    leader: Callable[[], tuple[str, str] | None] = lambda: None, incarnation: str = "",
+    threads: int = 0, devices: int = 0, record: str = "",
     on_number: Callable[[int], None] = lambda number: None,
 ) -> Admitted | None:  # fmt: skip
     """Requests admission from the other hosts until the leader admits this host.
@@ -167,6 +168,7 @@ def request_admission(
         own: The settings of this host's peers, including the address of the host's agent.
         found: Founds the job, unless there is one; see ``Agreement.found``.
         interrupted: Returns True to give up.
+        leader: The job that a store names, and the address of its leader; see ``Agreement.leader``.
         incarnation: The random number of this agent.
         threads: The threads that each peer would get from this host's cores.
         devices: The number of GPUs that the peers of this host may use.
@@ -183,7 +185,7 @@ def request_admission(
     until = time.monotonic() + job.settings.deadlines.ready_s
     here = job.hosts[job.own_host]
     own_host = pb.HostInfo(
-        number=-1 if job.join else job.own_host, pid=os.getpid(), incarnation=incarnation, threads=threads,
+        number=job.own_host if job.is_listed else -1, pid=os.getpid(), incarnation=incarnation, threads=threads,
         devices=devices, name=here.name, slots=here.slots, port=here.port,
     )  # fmt: skip
     request = pb.HostAdmissionRequest(host=own_host, command_line={**command_line_of(job), RECORD: record})
@@ -194,7 +196,7 @@ def request_admission(
         job_exists, jobs = False, dict[str, str]()
         for address, name in list(search.addresses.items()):
             request.time = time.time()
-            reply = _asked(address, name, request, job.settings)
+            reply = _asked(address, name, request, job)
             # The host cannot be reached, but may be up and in a job.
             if reply is None:
                 silent.append(name)
@@ -229,9 +231,22 @@ def request_admission(
         # No other host is in a job.
         if found(job_exists, bool(silent)):
             return None
+        if (leads := leader()) is not None and leads[1] != here.address:
+            search.job, address = leads
+            _check_loopback(address, here)
+            search.addresses.setdefault(address, address)
         _check_wait(search, silent, until, job)
         time.sleep(_RETRY_EVERY_S)
     return None
+
+
+def _check_loopback(address: str, here: Host) -> None:
+    """Refuses the address of a leader that is another machine's name for itself: it would reach this machine."""
+    if on_one_machine([Host(address.rpartition(":")[0], 1, 0)]) and not on_one_machine([here]):
+        raise UsageError(
+            f"the store names {address} as the leader of the job, a loopback address on {here.name}: start that host "
+            "again with a name that all hosts reach (--self)"
+        )
 
 
 def _read_reply(reply: pb.HostAdmissionReply, search: _Search, *, patience_s: float) -> Mapping[int, Host]:
@@ -261,19 +276,18 @@ def _check_wait(search: _Search, silent: list[str], until: float, job: JobSpec) 
         raise DeadlineExceeded(f"waited {waited_s:.0f} s, and no agent {others} accepted this one{whom}")
 
 
-def _asked(
-    address: str, name: str, request: pb.HostAdmissionRequest, settings: Settings
-) -> pb.HostAdmissionReply | None:
+def _asked(address: str, name: str, request: pb.HostAdmissionRequest, job: JobSpec) -> pb.HostAdmissionReply | None:
     """The agent's reply to ``request``; empty if no agent runs on the host, ``None`` if the host cannot be reached."""
-    deadline_s, what = min(_REQUEST_DEADLINE_S, settings.deadlines.ready_s), f"the agent of {name}"
+    deadline_s, what = min(_REQUEST_DEADLINE_S, job.deadlines.ready_s), f"the agent of {name}"
     try:
-        with rpc.connect(address, secret=settings.secret) as channel:
+        with rpc.connect(address, secret=job.settings.secret) as channel:
             stub = HostServiceStub(channel)
             reply: pb.HostAdmissionReply = rpc.call(stub.AdmitHost, request, deadline_s=deadline_s, what=what)
             return reply
     # The agent has another secret; perhaps it is in another job.
     except rpc.SecretRefused as error:
-        raise UsageError(f"{name} has another secret: give every host the same one") from error
+        hint = "" if job.store is None else f", or, if {job.store.job} is another job there, this one another --job"
+        raise UsageError(f"{name} has another secret: give every host the same one{hint}") from error
     # No agent listens at a port that refuses; otherwise the host may be cut off, or frozen.
     except KungfuError:
         return pb.HostAdmissionReply() if rpc.is_refused(address) else None

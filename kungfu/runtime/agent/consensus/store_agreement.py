@@ -38,7 +38,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kungfu.errors import UsageError
 from kungfu.runtime.agent.consensus.agreement import Claim
 from kungfu.runtime.agent.consensus.consensus_service import may_be_up
 from kungfu.runtime.agent.consensus.election import Elected
@@ -96,6 +95,9 @@ class _Record:
         return holders is not None and any(self.jobs.get(host) == holders.job for host in holders.hosts)
 
 
+_NOTHING = _Record(None, None, {}, {})
+
+
 class StoreAgreement:
     """Asks an etcd who leads, and who can; see the module.
 
@@ -111,17 +113,21 @@ class StoreAgreement:
     ) -> None:  # fmt: skip
         self._etcd, self._consensus, self._deadlines, self._notify = etcd, consensus, deadlines, notify
         self._lease_s = max(_LEAST_LEASE_S, math.ceil(deadlines.heartbeat_s))
-        self._lease, self._registered = 0, ""  # the job for which this host is registered
+        self._lease, self._registered = 0, ("", -1)  # the job, and the number, with which this host is registered
+        # This host as it founds the job, without a list of hosts as number 0; ``None`` if it may only join one.
+        self._number = max(0, consensus.host)
+        self._founder = consensus.hosts.get(self._number)
         # All hosts that may be holders. If this leader's key has its present lease, these are exactly the holders.
-        self._holders, self._leader_lease = frozenset({consensus.host}), 0
+        self._holders, self._leader_lease = frozenset[int](), 0
         self._is_replaced, self._error, self._loss = False, "", ""
-        self._record = _Record(None, None, {}, {})  # as last read in an election
+        self._record = _NOTHING  # as last read for the founding or in an election
         self._absent_since, self._silent_at = math.inf, -math.inf
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep_lease, name="kungfu-store-lease", daemon=True)
 
     def open(self) -> None:
-        """Registers this host, and keeps its lease from then on; raises ``StoreError`` if the etcd cannot be used."""
+        """Registers this host once it has a number, and keeps its lease from now on; raises ``StoreError`` if the etcd
+        cannot be used."""
         until = time.monotonic() + _OPEN_WITHIN_S
         while True:
             try:
@@ -139,15 +145,11 @@ class StoreAgreement:
     def found(self, job: str, job_exists: bool, is_silent: bool) -> int:
         """See ``Agreement``: the first host founds whose swap succeeds, once no leader and no holder is alive."""
         try:
-            record, now = self._read(), time.monotonic()
+            self._record, record = _NOTHING, self._read()
+            self._record, now = record, time.monotonic()
             own = record.leader is not None and record.leader.job == job
-            if record.leader is not None and record.leader.address not in {
-                host.address for host in self._consensus.hosts.values()
-            }:
-                raise UsageError(
-                    f"--job: another job has this name, led by {record.leader.address}, which is no host of this one; "
-                    "choose another name"
-                )
+            if self._founder is None:
+                return 0
             if not own and (job_exists or record.leader is not None or record.has_holder):
                 self._absent_since = math.inf
                 return 0
@@ -156,19 +158,25 @@ class StoreAgreement:
             is_over = record.holders is None or not record.holders.hosts
             if not own and not is_over and now - self._absent_since <= self._lease_s:
                 return 0
-            return self._lead(record, job, (record.holders.term if record.holders else 0) + 1, ())
+            term = (record.holders.term if record.holders else 0) + 1
+            return self._lead(_LeaderValue(job, self._number, self._founder.address, term), record, ())
         except StoreError:
             return 0
 
-    def _lead(self, record: _Record, job: str, term: int, holders: Collection[int]) -> int:
+    def leader(self) -> tuple[str, str] | None:
+        """See ``Agreement``."""
+        leader = self._record.leader
+        return None if leader is None else (leader.job, leader.address)
+
+    def _lead(self, candidate: _LeaderValue, record: _Record, holders: Collection[int]) -> int:
         """Takes the lead by a swap, unless this agent has it already; returns the term, or 0."""
-        host, lease = self._consensus.host, self._lease
+        job, host, term, lease = candidate.job, candidate.host, candidate.term, self._lease
         # The answer to the swap of an earlier attempt was lost.
-        if record.leader is not None and self._is_own(record.leader, job):
+        if record.leader is not None and (record.leader.job, record.leader.host) == (job, host):
             term = record.leader.term
         else:
             values = {
-                _LEADER: msgspec.json.encode(self._leader_value(job, term)),
+                _LEADER: msgspec.json.encode(candidate),
                 _HOLDERS: msgspec.json.encode(_HoldersValue(job, term, tuple(sorted({host, *holders})))),
             }
             expected = {_LEADER: 0, _HOLDERS: record.revision(_HOLDERS)}
@@ -229,9 +237,9 @@ class StoreAgreement:
         members = snapshot.cluster.hosts.known & others.keys()
         return not any(may_be_up(others[host], within_s=_PROBE_S) for host in members - at.votes.keys())
 
-    def _leader_value(self, job: str, term: int) -> _LeaderValue:
-        host = self._consensus.host
-        return _LeaderValue(job, host, self._consensus.hosts[host].address, term)
+    def _leader_value(self, term: int) -> _LeaderValue:
+        consensus = self._consensus
+        return _LeaderValue(consensus.job, consensus.host, consensus.hosts[consensus.host].address, term)
 
     def _is_own(self, leader: _LeaderValue, job: str) -> bool:
         return (leader.job, leader.host) == (job, self._consensus.host)
@@ -248,7 +256,7 @@ class StoreAgreement:
         consensus, record = self._consensus, self._record
         assert record.holders is not None
         try:
-            term = self._lead(record, consensus.job, action.term, record.holders.hosts)
+            term = self._lead(self._leader_value(action.term), record, record.holders.hosts)
         # The swap may have succeeded: the next round will tell.
         except StoreError:
             return None
@@ -302,7 +310,7 @@ class StoreAgreement:
         values = {_HOLDERS: msgspec.json.encode(_HoldersValue(job, term, tuple(sorted(hosts))))}
         # The lease has ended, and this leader campaigns anew.
         if record.leader is None or record.entries[_LEADER].lease != lease:
-            values[_LEADER] = msgspec.json.encode(self._leader_value(job, term))
+            values[_LEADER] = msgspec.json.encode(self._leader_value(term))
         expected = {key: record.revision(key) for key in (_LEADER, _HOLDERS)}
         if not self._etcd.swap(expected, values, leased={_LEADER: lease}):
             return "unknown"
@@ -335,7 +343,7 @@ class StoreAgreement:
     def keep_lease(self) -> None:
         """Renews the lease once; called by a thread from ``open`` on."""
         try:
-            if not self._etcd.renew(self._lease) or self._registered != self._consensus.job:
+            if not self._etcd.renew(self._lease) or self._registered != (self._consensus.job, self._consensus.host):
                 self._register()
             self._report(self._loss)
         except StoreError as error:
@@ -343,12 +351,18 @@ class StoreAgreement:
 
     def _register(self) -> None:
         """Registers this host with its lease; if the lease of a leader has ended, its next claim campaigns anew."""
-        job = self._consensus.job
+        job, host = self._consensus.job, self._consensus.host
         if not self._lease or not self._etcd.renew(self._lease):
             self._lease = self._etcd.grant(self._lease_s)
-        key = f"{_HOST}{self._consensus.host}"
-        self._etcd.swap({}, {key: job.encode()}, leased={key: self._lease})
-        self._registered = job
+        # No leader has given this host a number.
+        if host < 0:
+            self._registered = (job, host)
+            return
+        key, former = f"{_HOST}{host}", self._registered[1]
+        # The leader that gave the former number was lost before it admitted this host.
+        removed = [f"{_HOST}{former}"] if former not in (-1, host) else []
+        self._etcd.swap({}, {key: job.encode()}, leased={key: self._lease}, removed=removed)
+        self._registered = (job, host)
 
     def _report(self, error: str) -> None:
         # Only the first error of an outage, and its end, are news.

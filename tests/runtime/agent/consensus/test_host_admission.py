@@ -25,7 +25,7 @@ from kungfu.runtime.agent.consensus.host_admission import (
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.context import JobSpec
 from kungfu.runtime.core.cluster.cluster import SpareLimits
-from kungfu.runtime.hosts import Host
+from kungfu.runtime.hosts import Host, StoreAddress
 from kungfu.runtime.ipc import messages_pb2 as pb
 from tests.runtime.agent.consensus.agents import SETTINGS, agents, free_port
 from tests.runtime.ipc.link import link
@@ -208,6 +208,21 @@ def test_a_host_enters_the_job_that_is_started_again_although_it_met_the_former_
             entered = request_admission(job, SETTINGS, found=never, interrupted=is_interrupted)
     assert entered is not None
     assert entered.settings.job == "again"
+
+
+def test_the_leader_that_a_store_names_is_asked_and_may_be_of_another_job() -> None:
+    strange, here = replace(SETTINGS, secret="cd" * 32), Host("127.0.0.3", 2, 28100)
+    job = JobSpec(("true",), 2, strange, {}, hosts=(here,), store=StoreAddress("127.0.0.1:2379", "digits"))
+    assert "-H" not in command_line_of(job), "hosts without a list have one line"
+    with agents(1) as (hosts, (leader,)):
+        leader.consensus.become_leader("other", 1)
+        ask = partial(
+            request_admission, found=never, interrupted=lambda: False, leader=lambda: ("other", hosts[0].address)
+        )
+        with pytest.raises(UsageError, match=r"127.0.0.1:\d+ has another secret: .* digits is another job .* --job"):
+            ask(job, strange)
+        with pytest.raises(UsageError, match=r"names 127.0.0.1:\d+ as the leader .* a loopback address on 192.0.2.3"):
+            ask(replace(job, hosts=(Host("192.0.2.3", 2, 28100),)), strange)
 
 
 def test_a_name_in_use_is_waited_for_and_then_refused() -> None:

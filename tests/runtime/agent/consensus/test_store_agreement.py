@@ -16,7 +16,6 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from kungfu.errors import UsageError
 from kungfu.runtime.agent.consensus.agreement import Agreement
 from kungfu.runtime.agent.consensus.election import Elected, MajorityAgreement, NoQuorum, elect
 from kungfu.runtime.agent.consensus.replication import Replicator
@@ -327,20 +326,61 @@ def test_a_job_is_founded_anew_once_the_leases_of_the_last_one_have_ended(server
         third.close(is_over=True)
 
 
+OWN = Host("127.0.0.9", 1, 9)
+
+
+@pytest.mark.parametrize(
+    ("number", "hosts"), [pytest.param(0, {0: OWN}, id="listed"), (-1, {0: OWN}), pytest.param(-1, {}, id="joiner")]
+)
 @needs_etcd
-def test_the_name_of_a_job_on_other_hosts_is_refused(server: EtcdServer) -> None:
-    with begun(server, state(0, 1, hosts=2), count=2) as job, agents(1) as (_, [agent]):
+def test_a_leader_that_no_list_names_is_to_be_asked(server: EtcdServer, number: int, hosts: dict[int, Host]) -> None:
+    """It may have joined later; or it leads another job, and refuses."""
+    with begun(server, state(0, 1, hosts=2), count=2) as job:
+        consensus = ConsensusState(number, hosts)
         etcd = Etcd(server.address, job.prefix, deadline_s=5.0)
-        agent.consensus.hosts = {0: Host("127.0.0.9", 1, 9)}
-        other = StoreAgreement(etcd, agent.consensus, QUICK.deadlines, notify=ignore)
-        with pytest.raises(UsageError, match=r"^--job: another job has this name, led by 127\.0\.0\.1:\d+, .* choose"):
-            other.found("other", False, False)
+        other = StoreAgreement(etcd, consensus, QUICK.deadlines, notify=ignore)
+        assert other.leader() is None
+        assert other.found("other", False, False) == 0
+        assert other.leader() == ("job", job.hosts[0].address)
+
+
+@needs_etcd
+def test_a_host_without_a_number_registers_once_it_has_one_and_founds_as_number_0(server: EtcdServer) -> None:
+    etcd, consensus = Etcd(server.address, "kungfu/unlisted/", deadline_s=5.0), ConsensusState(-1, {0: OWN})
+    agreement = StoreAgreement(etcd, consensus, QUICK.deadlines, notify=ignore)
+    agreement.open()
+    agreement.keep_lease()
+    assert etcd.read() == {}
+    consensus.host = 7  # of a leader that is lost before it admits this host
+    agreement.keep_lease()
+    assert [*etcd.read()] == ["hosts/7"]
+    assert agreement.found("job", False, False) == 1
+    assert agreement.found("job", False, False) == 1, "it has founded it already, if an answer was lost"
+    leader = {"job": "job", "host": 0, "address": OWN.address, "term": 1}
+    assert msgspec.json.decode(etcd.read()["leader"].value) == leader
+    consensus.host = 0
+    assert consensus.become_leader("job", 1)
+    agreement.keep_lease()
+    assert {key: entry.value for key, entry in etcd.read().items() if key.startswith("hosts/")} == {"hosts/0": b"job"}
+    assert msgspec.json.decode(etcd.read()["holders"].value)["hosts"] == [0]
+    agreement.close(is_over=True)
+
+
+@needs_etcd
+def test_a_host_that_was_told_to_join_founds_no_job(server: EtcdServer) -> None:
+    etcd, consensus = Etcd(server.address, "kungfu/joiner/", deadline_s=5.0), ConsensusState(-1)
+    agreement = StoreAgreement(etcd, consensus, QUICK.deadlines, notify=ignore)
+    agreement.open()
+    consensus.hosts = {0: OWN}  # the list of a job that has asked for nothing yet
+    assert agreement.found("job", False, False) == 0
+    assert (agreement.leader(), etcd.read()) == (None, {})
+    agreement.close(is_over=False)
 
 
 @needs_etcd
 def test_an_agent_whose_main_loop_hangs_lets_its_lease_end(server: EtcdServer) -> None:
     etcd, consensus = Etcd(server.address, "kungfu/hangs/", deadline_s=5.0), ConsensusState(0, patience_s=0.0)
-    agreement = StoreAgreement(etcd, consensus, [Host("127.0.0.1", 1, 1)], QUICK.deadlines, notify=ignore)
+    agreement = StoreAgreement(etcd, consensus, QUICK.deadlines, notify=ignore)
     agreement.open()
     assert "hosts/0" in etcd.read()
     with consensus.waiting():
