@@ -105,7 +105,7 @@ def test_a_store_is_named_by_its_address_and_the_name_of_the_job() -> None:
     assert read(*HERE, environment=KNOWN).store is None
 
 
-def test_with_a_store_a_host_that_no_list_names_has_the_same_line_whether_it_founds_or_joins(tmp_path: Path) -> None:
+def test_with_a_store_a_host_without_a_list_has_one_line_to_found_or_join(tmp_path: Path) -> None:
     store = ("--store", "etcd://10.0.0.9:2379", "--job", "digits")
     for join, addresses in ((), ()), (("--join", "127.0.0.1"), ("127.0.0.1:28100",)):
         found = read(*JOINER, *join, *store, environment=KNOWN)

@@ -85,7 +85,7 @@ def test_without_a_list_the_same_line_founds_the_job_or_joins_it(tmp_path: Path)
 
 
 @SOAK
-def test_all_hosts_without_a_list_are_killed_and_found_the_job_again_from_its_checkpoint(
+def test_all_hosts_without_a_list_are_killed_and_found_the_job_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with etcd_server(tmp_path) as etcd:

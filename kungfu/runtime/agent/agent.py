@@ -290,7 +290,8 @@ class Agent:
         host, state = self._context.consensus.host, "lost" if error else "back"
         # This host is in no job yet, and has no number for the record.
         if host < 0:
-            return self._console.line("kungfu-run", error or "the store answers again")
+            self._console.line("kungfu-run", error or "the store answers again")
+            return
         event = StoreEvent(host=host, name=self._here.name, state=state, why=error)
         self._context.recorder.event(event, shown=True)
 

@@ -95,8 +95,12 @@ class ModelledHost:
     """The agent of a host, and its part as a leader: its decisions, and who has acknowledged them."""
 
     def __init__(self, etcd: Etcd, host: int) -> None:
-        self.host, self.consensus, self.is_up = host, ConsensusState(host, clock=lambda: 0.0), True
-        self.agreement = StoreAgreement(etcd, self.consensus, HOSTS, Deadlines(), notify=lambda error: None)
+        self.host, self.consensus, self.is_up = (
+            host,
+            ConsensusState(host, dict(enumerate(HOSTS)), clock=lambda: 0.0),
+            True,
+        )
+        self.agreement = StoreAgreement(etcd, self.consensus, Deadlines(), notify=lambda error: None)
         self.agreement.keep_lease()
         self.links, self.acknowledged = set[int](), {host}
         self.snapshot, self.version, self.pending = parse_snapshot(state(0, 1, 2, hosts=3)), 0, list[int]()
