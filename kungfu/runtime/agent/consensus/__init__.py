@@ -41,13 +41,13 @@ agents answer among themselves (``MajorityAgreement``), as described here; with 
 (``StoreAgreement``): then a leader is elected by its lease, and the quorum is the set of the hosts that hold the newest
 state.
 
-**Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines, by the
-addresses of hosts of a running job, or by the address of the leader in an etcd. Unless an etcd decides, the agent of host 0 of a list founds the job if no other
-host is in a job. All others ask the leader to admit them, as do hosts that return. The leader gives a host that is not
-listed a number, and admits the host when it asks again with this number. A host that was declared lost, because its
-agent did not reply, is not a member until it is admitted again. If the leader is lost before that decision is
-committed, the host counts as a member, and the next leader admits it again. Messages name the incarnation of the agent
-that they are for: a late one for another agent on the same host is refused.
+**Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines, by the addresses
+of hosts of a running job, or by the address of the leader in an etcd. Unless an etcd decides, the agent of host 0 of a
+list founds the job if no other host is in a job. All others ask the leader to admit them, as do hosts that return. The
+leader gives a host that is not listed a number, and admits the host when it asks again with this number. A host that
+was declared lost, because its agent did not reply, is not a member until it is admitted again. If the leader is lost
+before that decision is committed, the host counts as a member, and the next leader admits it again. Messages name the
+incarnation of the agent that they are for: a late one for another agent on the same host is refused.
 
 **Clients** (`leader_proxy`). Peers, and people who control the job, may call any agent: a follower passes calls on to
 the leader, and repeats them to the next leader if the leader is lost before it has answered.
