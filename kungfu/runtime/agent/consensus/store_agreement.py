@@ -265,7 +265,8 @@ class StoreAgreement:
         # From now on this agent acknowledges no state, so its log holds all that an earlier leader has acted on.
         log = consensus.log
         assert log.snapshot is not None
-        reached = log.members & listed_in(log).keys() & {consensus.host, *action.voters}
+        listed = listed_in(log) or consensus.hosts
+        reached = log.members & listed.keys() & {consensus.host, *action.voters}
         requests = parse_request_log(log.requests)
         return Elected(
             term, log.version, log.snapshot, requests, frozenset({consensus.host}), reached, log.possible_clusters
