@@ -21,7 +21,8 @@ from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.signal.operation.numpy_kernels import norm_squared
 from tests.runtime.attachment.peer_process import serve
 
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as programs do that are to end with `| head`
+if __name__ == "__main__":  # and not in a process that only collects tests
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as programs do that are to end with `| head`
 ATTACHMENT = HorovodAttachment(host=sys.argv[1] if __name__ == "__main__" else "127.0.0.1")
 ORDER = tf.Variable(0, dtype=tf.int64, trainable=False)
 ME = tf.Variable(0, dtype=tf.int64, trainable=False)
