@@ -6,7 +6,6 @@ Unlike ``kungfu.testing.inject``, a fault that cannot be carried out is an error
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -225,8 +224,8 @@ def run_faults(
 
 def _faults(text: str) -> Iterator[tuple[str, Fault]]:
     """Each fault of a schedule with its name in `MACHINE_FAULTS`; '' for one of kungfu's own language."""
-    for line in re.split(r"[;\n]", text):
-        words = line.partition("#")[0].split()
+    faults = (fault for line in text.splitlines() for fault in line.partition("#")[0].split(";"))
+    for words in map(str.split, faults):
         name = next((word for word in words if word in MACHINE_FAULTS), "")
         for fault in parse(" ".join(MACHINE_FAULTS.get(word, word) for word in words)):
             yield name, fault

@@ -29,7 +29,6 @@ from kungfu.runtime.ipc.handshake import Credentials
 
 _LOOKS = 16  # number of checks per deadline
 _MOST_BETWEEN_LOOKS_S = 1.0  # the deadline may be shortened meanwhile
-_LOST_LOOK_S = 0.1  # between two checks of whether the job has given up a peer
 _WAITING, _GOING = b"waiting", b"going"
 
 
@@ -96,7 +95,7 @@ class StallDetector:
 
     def _watch(self, stopped: threading.Event, call_store: Callable[[Callable[[], None]], None]) -> None:
         progress, reported, noted = MessageProgress(count=0, since=time.monotonic()), _GOING, 0
-        while not stopped.wait(min(_LOST_LOOK_S, self._between_looks_s())):
+        while not stopped.wait(self._between_looks_s()):
             now = time.monotonic()
             progress = updated(progress, count=self.look(), now=now)
             waiting_s = progress.waiting_s(now)
