@@ -26,6 +26,7 @@ def test_a_host_joins_through_a_follower_gets_a_peer_and_outlives_the_leader(
         run.hosts[0].steps(10)
         joined = run.hosts.join(3, 1)
         run.hosts[0].event("host", host=2)
+        joined.seen((joined.folder / "job.json").exists, what="the file by which it is asked", deadline_s=180.0)
         assert asked(joined.folder, capsys, "scale-out", "127.0.0.3")["state"] == "carried out"
         assert asked(joined.folder, capsys, "status")["peers"][2]["host"] == "127.0.0.3"
         run.hosts[0].signal(signal.SIGKILL)
