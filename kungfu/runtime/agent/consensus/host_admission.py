@@ -201,13 +201,12 @@ def request_admission(
             if reply is None:
                 silent.append(name)
                 continue
-            # A former host of the job is in another one by now.
-            if reply.job and search.job not in ("", reply.job) and address not in job.join:
-                continue
-            if reply.job:
+            is_other = bool(reply.job) and search.job not in ("", reply.job)
+            # Else a former host of the job is in another one by now.
+            if reply.job and (not is_other or address in job.join):
                 jobs.setdefault(reply.job, name)
             # The other job may be the same one, started again: then no agent is in the former one in the next round.
-            if reply.job and search.job not in ("", reply.job):
+            if is_other:
                 continue
             hosts = _read_reply(reply, search, patience_s=2 * lost_after_s(job.deadlines))
             # The leader admits this host.
