@@ -30,12 +30,22 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kungfu.runtime.core.barrier import BarrierResult, Decision
+from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.ipc.handshake import Credentials
+from kungfu.runtime.peer.agent_client import RecordEntry
+from kungfu.runtime.peer.membership_protocol import StandaloneMembership
+from kungfu.runtime.settings import read_settings
+from kungfu.runtime.state.replicated_state import ReplicatedState
+
 if TYPE_CHECKING:
+    from kungfu.runtime.attachment.protocol import Attachment
     from kungfu.training.loop.training import Training
 
 BLOCK, FEATURES = 5, 512
@@ -112,47 +122,25 @@ def marked(training: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
     return step
 
 
-@dataclass
-class Beside:
+class Beside(StandaloneMembership):
     """The membership of a second run in the same process, always in the view of the first run."""
 
-    first: Any
-    attachment: Any
-    name: str
-    data_position: None = None
+    def __init__(self, first: Training, attachment: Attachment, *, name: str) -> None:
+        super().__init__()
+        self._first, self._attachment, self._name = first, attachment, name
 
-    def join(self, state: Any, *, description: Any, machine: str, opening_terms: Any) -> Any:
-        from kungfu.runtime.core.barrier import BarrierResult, Decision
-        from kungfu.runtime.core.terms import Terms
-        from kungfu.runtime.core.view import Peer, View
-        from kungfu.runtime.ipc.handshake import Credentials
-        from kungfu.runtime.settings import read_settings
-
-        settings = read_settings()
+    def join(self, state: ReplicatedState, **_: Any) -> BarrierResult:
+        settings, size, rank = read_settings(), self._first.size, self._first.rank
         assert settings is not None
-        size, rank = self.first.size, self.first.rank
-        me = Credentials(f"{settings.job}-{self.name}", 1, rank, size, bytes.fromhex(settings.secret))
-        self.attachment.open(me, deadline_s=60.0, addresses=[""] * size)
+        assert rank is not None
+        me = Credentials(f"{settings.job}-{self._name}", 1, rank, size, bytes.fromhex(settings.secret))
+        self._attachment.open(me, deadline_s=60.0, addresses=[""] * size)
+        self.view = self._first._run.membership.view
         view = View(1, tuple(Peer(number, "") for number in range(size)))
         return BarrierResult(None, Decision(view, Terms()), rank, sources=(0,))
 
-    @property
-    def view(self) -> Any:
-        """The view of the first run, whose peers are the same."""
-        return self.first._run.membership.view
-
-    def lasting_failure(self) -> None:
-        """Returns no failure: the first run handles failures."""
-
-    def mark_state_complete(self) -> None:
-        """Does nothing: no peer requests the state of this run."""
-
-    def host_joiners(self) -> int:
-        """Returns that there are no joiners."""
-        return 0
-
-    def record(self, stream: str, fields: Any) -> None:
-        self.first._run.membership.record(stream, fields)
+    def record(self, stream: str, entry: RecordEntry) -> None:
+        self._first._run.membership.record(stream, entry)
 
 
 def beside(first: Training, given: Sequence[Any], *, name: str) -> Training:
@@ -176,7 +164,7 @@ def beside(first: Training, given: Sequence[Any], *, name: str) -> Training:
     with tf.device("/CPU:0"):
         program = lower(plan) if name == "unfused" else fused(lower(plan))
         graph_state = GraphState.of(plan)
-    membership: Any = Beside(first, attachment, name)  # the parts of a membership that a run without losses calls
+    membership = Beside(first, attachment, name=name)
     run = replace(
         first._run,
         graph_state=graph_state,
