@@ -100,7 +100,7 @@ def stripped(first: Any, model: Any, optimizer: Any, *, name: str, batches: Call
     from kungfu.training.loop.step_calls import StepCalls
     from kungfu.training.loop.training import Training
 
-    untimed: Any = SimpleNamespace(stepped=lambda: None, entered=lambda: None)
+    untimed: Any = SimpleNamespace(stepped=lambda **_: None, entered=lambda: None)
     run: Any = Training(StepCalls(replace(beside(first, [], name=name)._run, timer=untimed)))
     run._calls.step_log.log = lambda report: []
     run._calls.stamps = Unstamped(run._calls.stamps.of([]))
