@@ -135,6 +135,10 @@ class Attachment(Protocol):
         """Host, any thread: limits how long a message, if possible even one in progress, waits for another peer."""
         return
 
+    def look_again(self) -> None:
+        """Host, any thread: the result of ``abandoned`` may have changed; called so that a message ends early."""
+        return
+
     def late(self) -> LateRanks | None:
         """Host, any thread: the ranks for which a message has waited for long; returned once, on one waiting peer."""
         return None

@@ -67,6 +67,7 @@ class JobMembership(Membership):
             on_offer=on_offer,
             prepare_attachment=attachment.prepare,
             write_trace=write_trace,
+            on_failure=attachment.look_again,
         )
         self._server = rpc.serve(
             (add_PeerServiceServicer_to_server, service),

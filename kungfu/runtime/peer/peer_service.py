@@ -117,6 +117,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         on_offer: Called in a server thread when there is a reason to hold a barrier.
         prepare_attachment: Prepares the attachment for a view of the given size; returns the attachment's address.
         write_trace: Writes a trace of this program; called in a server thread.
+        on_failure: Called in a server thread when the agent has announced a failed peer or a broken view.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         on_offer: Callable[[], None],
         prepare_attachment: Callable[[int], str],
         write_trace: WriteTrace = cannot_trace,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self.rendezvous: RendezvousTable[pb.BarrierArrival, pb.Admission] = RendezvousTable()
         self.state_server = StateServer()
@@ -139,6 +141,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._prepared: tuple[int, str] | None = None
         self.description = Description()
         self._write_trace, self._tracing = write_trace, threading.Lock()
+        self._on_failure = on_failure
         self.past_phases = PastPhases()
         self.position = LocalPosition()
 
@@ -194,6 +197,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def AnnounceFailure(self, request: pb.FailureAnnouncement, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         self.failed_peers.announce(peer=request.peer, version=request.version, how=request.how)
         self.rendezvous.wake()
+        self._on_failure()
         return pb.Ack()
 
     def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.AttachmentAddress:  # noqa: N802 - gRPC's name

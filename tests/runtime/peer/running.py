@@ -51,6 +51,10 @@ class Socket(Attachment):
     opened: list[dict[str, Any]] = field(default_factory=list)
     plugged: bool = False
     stopped: list[int] = field(default_factory=list)
+    looks: int = 0  # times that it was told to look again for a failure
+
+    def look_again(self) -> None:
+        self.looks += 1
 
     def silent(self) -> SilentRanks:
         return SilentRanks(self.opened[-1]["me"].view if self.opened else 0, tuple(self.stopped))

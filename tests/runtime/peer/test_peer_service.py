@@ -96,6 +96,13 @@ def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
     assert coordinator.inbox.pop_offer() == whole
 
 
+def test_a_failure_is_known_by_the_time_at_which_its_listener_is_called() -> None:
+    known = list[bool]()
+    peer = service(on_failure=lambda: known.append(peer.failed_peers.gone(3)))
+    peer.AnnounceFailure(pb.FailureAnnouncement(peer=3, version=0, how="killed by SIGKILL"), None)
+    assert known == [True]
+
+
 def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once() -> None:
     coordinator, external = service(), Asked(SaveCheckpoint(), "kungfu checkpoint", id="r")
     for _ in range(2):

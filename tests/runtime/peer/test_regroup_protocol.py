@@ -82,6 +82,7 @@ def test_only_the_peer_that_is_gone_is_a_suspect_whoever_leads_or_is_spoken_of(g
     with job(b"state", b"state", b"state") as running:
         one, view = running.members[1], running.agent.in_force[0]
         tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=gone, version=1, how=how))
+        assert one.socket.looks == 1, "a message under way may end"
         text = re.escape(f"leading barrier 0 of view 1: rank {gone} (peer {gone}) is gone: {how}")
         with pytest.raises(PeerFailure, match=text) as lost:
             barrier()(one)

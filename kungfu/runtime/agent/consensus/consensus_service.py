@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from kungfu.runtime.agent.consensus.host_admission import listed_reply, unreachable
-from kungfu.runtime.agent.consensus.replication import lost_after_s
+from kungfu.runtime.agent.consensus.replication import HEARTBEAT_EVERY_S, lost_after_s
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -124,7 +124,8 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         return pb.Ack()
 
     def _hears(self, leader: int) -> bool:
-        is_silent = self._consensus.silence_s() > lost_after_s(self._settings.deadlines)
+        # The last messages of a leader to two followers may be a whole pause apart: both have missed the same ones.
+        is_silent = self._consensus.silence_s() > lost_after_s(self._settings.deadlines) - HEARTBEAT_EVERY_S
         host = self._consensus.hosts.get(leader)
         # The candidate waits for this answer: a machine that is up refuses at once.
         return not is_silent and (host is None or may_be_up(host, within_s=_PROBE_S))

@@ -34,7 +34,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.settings import Settings
 
 _VOTE_DEADLINE_S = 1.0
-_SILENT_S = 0.2  # for the vote of a host that did not answer before
+_SILENT_S = 0.2  # for the vote of a host from which no answer is expected
 _BETWEEN_ROUNDS_S = 0.2
 
 
@@ -94,12 +94,14 @@ def elect(
     Cost:
         Ends within twice ``--heartbeat`` and one round of the start or of the last vote for another agent, and in any
         case within six times ``--heartbeat`` and one round of the start or of the last quorum of pre-votes. A round
-        takes at most 1.2 seconds, and 0.4 if only the lost leader and hosts that were silent before do not answer.
+        takes at most 1.2 seconds, and 0.4 if only the lost leader, hosts that were lost before, and hosts that were
+        silent in the last round do not answer.
     """
     agreement = agreement or MajorityAgreement(consensus, settings)
     hosts, began = dict(consensus.hosts), time.monotonic()
     quorate_at = began
-    silent: AbstractSet[int | None] = {consensus.lost_leader}
+    # A listed host that is no member was lost before: its answer could only end a member that was removed.
+    silent: AbstractSet[int | None] = {consensus.lost_leader, *(hosts.keys() - consensus.log.members)}
     while consensus.leader is None and not is_over():
         log, now = consensus.log, time.monotonic()
         others = {number: host for number, host in hosts.items() if number != consensus.host}

@@ -124,6 +124,11 @@ class HorovodAttachment(Attachment):
         if (stall := self._stall) is not None:  # another thread may close the attachment meanwhile
             stall.deadline_s = deadline_s
 
+    def look_again(self) -> None:
+        """Wakes the stall detector; see `Attachment.look_again`."""
+        if (stall := self._stall) is not None:
+            stall.woken.set()
+
     def late(self) -> LateRanks | None:
         """The latest wait for late peers, if above `noted_after_s`; given once, on the lowest rank that waited."""
         if (stall := self._stall) is None:

@@ -7,17 +7,19 @@ report are late. After part of the deadline, the late ranks are noted. When the 
 stopped; then all other engines stop too, and the wait ends with an error.
 
 A machine that is frozen, cut off or without power closes no connection, and an engine waits for it until the deadline.
-The agents notice earlier that the machine is lost: the wait ends as soon as the job has given up a peer of the view.
+The agents notice earlier that the machine is lost, and tell this peer, which wakes the thread: a message that has not
+failed by itself `_GRACE_S` later ends.
 The store could be on that machine, so a second thread calls the store, and the first never waits for an answer.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 
@@ -29,6 +31,7 @@ from kungfu.runtime.ipc.handshake import Credentials
 
 _LOOKS = 16  # number of checks per deadline
 _MOST_BETWEEN_LOOKS_S = 1.0  # the deadline may be shortened meanwhile
+_GRACE_S = 0.2  # for an engine that fails by itself, with a better error, after the job has given up a peer
 _WAITING, _GOING = b"waiting", b"going"
 
 
@@ -59,9 +62,10 @@ class StallDetector:
         deadline_s: The longest wait of a message, in seconds; a changed value also applies to a message in progress.
         look: Returns the counter of messages, odd during a message.
         give_up: Ends the wait; called once.
-        abandoned: Returns a failure once the job has given up a peer of the view; called while a message waits.
+        abandoned: Returns a failure once the job has given up a peer of the view.
         late: The late ranks, found once per message and only on the lowest waiting rank.
         gave_up: The error with which the wait was ended; ``None`` before.
+        woken: Set to check at once, because the result of ``abandoned`` may have changed.
     """
 
     me: Credentials
@@ -72,6 +76,7 @@ class StallDetector:
     abandoned: AbandonReason = no_abandon_reason
     late: LateRanks | None = None
     gave_up: DeadlineExceeded | PeerFailure | None = None
+    woken: threading.Event = field(default_factory=threading.Event)
 
     def begin(self) -> Callable[[], None]:
         """Starts the detector's thread; returns a function that stops it and may be called even after ``give_up``."""
@@ -81,6 +86,7 @@ class StallDetector:
 
         def stop() -> None:
             stopped.set()
+            self.woken.set()
             thread.join()
 
         return stop
@@ -95,7 +101,12 @@ class StallDetector:
 
     def _watch(self, stopped: threading.Event, call_store: Callable[[Callable[[], None]], None]) -> None:
         progress, reported, noted = MessageProgress(count=0, since=time.monotonic()), _GOING, 0
-        while not stopped.wait(self._between_looks_s()):
+        known_at = math.inf  # the time since which a peer of the view is known to be lost
+        while True:
+            self.woken.wait(min(self._between_looks_s(), _GRACE_S if known_at < math.inf else math.inf))
+            self.woken.clear()
+            if stopped.is_set():
+                return
             now = time.monotonic()
             progress = updated(progress, count=self.look(), now=now)
             waiting_s = progress.waiting_s(now)
@@ -104,8 +115,9 @@ class StallDetector:
             if state != reported:
                 reported = state
                 call_store(partial(self._report, state))
+            known_at = min(known_at, now) if (failure := self.abandoned()) is not None else math.inf
             # A peer of the view is lost, and its machine says nothing: an engine that can tell has failed by now.
-            if waiting_s > self._between_looks_s() and (failure := self.abandoned()) is not None:
+            if failure is not None and min(waiting_s, now - known_at) >= _GRACE_S:
                 self.gave_up = failure
                 self.give_up()
                 return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -41,6 +41,7 @@ from tests.runtime.agent.consensus.agents import state
 
 # All times are multiples of a power of two, so that their sums are exact.
 HEARTBEAT_S, VOTES_WITHIN_S, TICK_S, STEP_S, FORGET_S = 1.5, 1.0, 0.25, 1 / 64, 3.0
+SILENT_S = 0.25  # for the vote of a host from which no answer is expected
 RETRY_S, LOST_S = retry_after_s(Deadlines(heartbeat_s=HEARTBEAT_S)), lost_after_s(Deadlines(heartbeat_s=HEARTBEAT_S))
 ROUND_S = VOTES_WITHIN_S + TICK_S
 # The time after which a message is answered, or its receiver lost; the leader knows it one tick later.
@@ -230,19 +231,19 @@ class ModelledAgent:
 
     def watch(self) -> None:
         """A thread beside the main loop."""
-        self._look_for_leader()
+        self._look_for_leader(LOST_S)
         if self.is_up:
             self.world.after(max(TICK_S, 1.0 - self.consensus.silence_s()), self.watch)
 
-    def _look_for_leader(self) -> None:
+    def _look_for_leader(self, patience_s: float) -> None:
         leader, silence_s = self.consensus.leader, self.consensus.silence_s()
         if leader is not None and leader != self.host:
             is_down = not self.world.agents[leader].is_up and self.world.links(self.host, leader)
-            if silence_s > LOST_S or (silence_s > 1.0 and is_down):
+            if silence_s > patience_s or (silence_s > 1.0 and is_down):
                 self.consensus.lose_leader()
 
     def vote(self, request: pb.VoteRequest) -> pb.VoteReply:
-        self._look_for_leader()
+        self._look_for_leader(LOST_S - HEARTBEAT_EVERY_S)
         return self.consensus.answer_vote(request)
 
     # ---- an election -------------------------------------------------------------------------------------------------
@@ -253,9 +254,11 @@ class ModelledAgent:
     def _elect(self) -> MainLoop:
         began = quorate_at = self.world.now
         listed = {*self.consensus.hosts}
+        silent: Set[int | None] = {self.consensus.lost_leader, *(listed - self.consensus.log.members)}
         while self.consensus.leader is None:
             log, now, votes = self.consensus.log, self.world.now, dict[int, pb.VoteReply]()
-            yield from self._ask(sorted(listed - {self.host}), votes)
+            yield from self._ask(sorted(listed - {self.host}), votes, silent=silent)
+            silent = listed - votes.keys()
             at = ElectionRound(
                 self.host, log, votes, now=now, began=began, quorate_at=quorate_at,
                 voted_term=self.consensus.voted_term, voted_at=self.consensus.voted_at, heartbeat_s=HEARTBEAT_S,
@@ -283,7 +286,10 @@ class ModelledAgent:
         if (elected := elected_by(self.consensus, votes, action.term, reached=action.voters)) is not None:
             self.begin(elected)
 
-    def _ask(self, hosts: Sequence[int], votes: dict[int, pb.VoteReply], *, term: int = 0) -> MainLoop:
+    def _ask(
+        self, hosts: Sequence[int], votes: dict[int, pb.VoteReply], *, term: int = 0,
+        silent: Set[int | None] = frozenset(),
+    ) -> MainLoop:  # fmt: skip
         log, replies = self.consensus.log, dict[int, Any]()
         request = pb.VoteRequest(
             job="job", host=self.host, term=term, binding=term > 0, log_term=log.term, log_version=log.version
@@ -291,6 +297,9 @@ class ModelledAgent:
         for host in hosts:
             self.world.call(self, host, lambda agent: agent.vote(request), partial(replies.setdefault, host))
         until = self.world.now + VOTES_WITHIN_S
+        while {*hosts} - replies.keys() - silent and self.world.now < until:
+            yield TICK_S / 4
+        until = min(until, self.world.now + SILENT_S)
         while len(replies) < len(hosts) and self.world.now < until:
             yield TICK_S / 4
         votes.update({host: vote for host, vote in replies.items() if vote != REFUSED and vote.ByteSize()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from kungfu.event_log.events import FinishedEvent
 from kungfu.runtime.agent.agent_service import AgentService
 from kungfu.runtime.agent.consensus.consensus_service import HostService, LeaderLost
 from kungfu.runtime.agent.consensus.leader_proxy import LeaderClient, LeaderProxy
+from kungfu.runtime.agent.consensus.replication import HEARTBEAT_EVERY_S, lost_after_s
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import HostRecorder
@@ -21,7 +23,7 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_report
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
-from tests.runtime.agent.consensus.agents import SETTINGS, free_port
+from tests.runtime.agent.consensus.agents import SETTINGS, free_port, state
 from tests.runtime.agent.test_leader import Quiet
 from tests.runtime.peer.test_peer_service import Call, RefusedError
 
@@ -40,6 +42,22 @@ def test_an_agent_that_learns_of_the_lost_leader_by_a_vote_request_acts_once() -
         service.RequestVote(pb.VoteRequest(job="job", host=2), None)
     assert consensus.leader is None
     assert [type(event) for event in seen] == [LeaderLost]
+
+
+@pytest.mark.parametrize(("is_earlier", "hears"), [(0.01, False), (-0.01, True)])
+def test_of_two_that_missed_the_same_messages_the_later_one_loses_the_leader_with_the_earlier_one(
+    is_earlier: float, hears: bool
+) -> None:
+    now = [0.0]
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection, and says nothing
+        leader = Host("127.0.0.1", 1, silent.getsockname()[1])
+        consensus = ConsensusState(1, dict.fromkeys(range(3), leader), clock=lambda: now[0])
+        held = pb.ReplicateRequest(job="job", term=1, leader=0, number=1, state=state(0, 1, 2, hosts=3), version=1)
+        assert consensus.append(held) == ""
+        service = HostService(consensus, SETTINGS, put=[].append, started=list, flushed=lambda: True)
+        now[0] = lost_after_s(SETTINGS.deadlines) - HEARTBEAT_EVERY_S + is_earlier
+        assert service.RequestVote(pb.VoteRequest(job="job", host=2), None).hears_leader is hears
+    assert consensus.leader == (0 if hears else None)
 
 
 def test_an_agent_that_ends_is_in_no_job_and_still_names_the_other_hosts() -> None:

@@ -133,6 +133,24 @@ def test_the_leader_goes_on_from_the_newest_log_of_its_voters() -> None:
         assert came.snapshot.cluster.view.version == 2
 
 
+def test_a_host_that_was_lost_before_is_not_waited_for() -> None:
+    over, answered = threading.Event(), list[int]()
+
+    class Frozen(HostService):
+        def RequestVote(self, request: pb.VoteRequest, context: Any) -> pb.VoteReply:  # noqa: N802 - gRPC's name
+            over.wait(50.0)
+            answered.append(request.host)
+            return pb.VoteReply()
+
+    without = state(0, 1, 2, hosts=4, gone=frozenset({3}))
+    with left(without, hosts=4, serving={3: Frozen}) as (_, (one, two, _)):
+        try:
+            assert elected(one, two).reached == {1, 2}
+            assert answered == []
+        finally:
+            over.set()
+
+
 def test_until_a_view_is_committed_a_majority_of_both_is_needed() -> None:
     with left(state(0, 0, 0, 1, hosts=3)) as (hosts, (one, two)):
         for agent in (one, two):

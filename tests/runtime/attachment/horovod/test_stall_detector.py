@@ -69,6 +69,24 @@ def test_a_wait_ends_once_the_job_has_given_up_a_peer_of_the_view(monkeypatch: p
         assert not other.is_set(), "a peer between messages learns it before its next step"
 
 
+def test_a_detector_that_is_woken_by_a_loss_gives_the_message_a_moment_and_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kungfu.runtime.attachment.horovod.stall_detector._MOST_BETWEEN_LOOKS_S", 600.0)
+    lost, looks = PeerFailure("rank 1 (peer 4) is gone: its host is lost", ranks=[1]), list[int]()
+    with closing(KeyValueStore("127.0.0.1")) as store, ExitStack() as ending:
+        (waits, ended), (fails, other) = (detecting(0, 2, store, deadline_s=16 * 600.0) for _ in range(2))
+        fails.look = lambda: looks.append(1) or min(len(looks), 2)  # the message of the first look fails by itself
+        for one in (waits, fails):
+            one.abandoned = lambda: lost
+            ending.callback(one.begin())
+            one.woken.set()
+        assert ended.wait(180.0)
+        assert waits.gave_up is lost
+        awaited(lambda: len(looks) > 3, what="looks without being woken again", deadline_s=180.0)
+        assert not other.is_set()
+
+
 def test_a_stopped_detector_gives_nothing_up() -> None:
     with closing(KeyValueStore("127.0.0.1")) as store:
         one, _ = detecting(0, 2, store)
