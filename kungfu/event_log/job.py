@@ -37,6 +37,7 @@ class JobHost(Struct, frozen=True):
     pid: int  # of its kungfu-run
     started_at: float | None = None
     is_present: bool = True
+    address: str = ""  # of its kungfu-run; empty if it is not known, or the host has left
 
 
 class JobPeer(Struct, frozen=True):
@@ -371,7 +372,8 @@ class Job(Struct, frozen=True):
         match event:
             case events.HostJoinedEvent():
                 # A host that was cut off has recorded an ending, and returns to the job.
-                hosts = {**self.hosts, event.host: JobHost(event.name, event.pid, event.time)}
+                address = f"{event.name}:{event.port}" if event.port else ""
+                hosts = {**self.hosts, event.host: JobHost(event.name, event.pid, event.time, address=address)}
                 return replace(self, hosts=hosts, ending=None)
             case events.HostLeftEvent():
                 return self._without_host(event, "its host left the job")
@@ -435,9 +437,12 @@ class Job(Struct, frozen=True):
     # ---- hosts and peers ---------------------------------------------------------------------------------------------
 
     def _without_host(self, event: events.HostLeftEvent | events.HostLostEvent, how: str) -> Job:
-        host = self.hosts.get(event.host)
-        hosts = {**self.hosts, event.host: replace(host, is_present=False)} if host else self.hosts
-        job = replace(self, hosts=hosts)
+        job = self
+        if host := self.hosts.get(event.host):
+            # A lost host may come back, or go on with others.
+            address = host.address if isinstance(event, events.HostLostEvent) else ""
+            gone = replace(host, is_present=False, address=address)
+            job = replace(self, hosts={**self.hosts, event.host: gone})
         for peer in self.peers_of(event.host):
             job = job._ended(peer, event, how)
         return job

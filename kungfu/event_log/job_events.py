@@ -180,9 +180,10 @@ class HostEvent(LoggedEvent, frozen=True, kw_only=True):
 
 
 class HostJoinedEvent(HostEvent, frozen=True, kw_only=True, tag="host"):
-    """A host has joined the job; ``pid`` is the process id of its agent."""
+    """A host has joined the job; ``pid`` is the process id of its agent, which listens on ``port`` (0: not known)."""
 
     pid: int
+    port: int = 0
 
     def one_line(self) -> str:
         return f"{self.named} is in"

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ import pytest
 
 from kungfu.cli.main import main
 from kungfu.cli.run import main as kungfu_run
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
+from kungfu.runtime.job_api.job_file import read_job_file
 from kungfu.trace import read_trace, replay
 from tests.jobs.convex_runs import Run, on_one_host, training
 from tests.jobs.harness import Ended, Job, awaited, lines_of
@@ -152,29 +157,54 @@ def test_a_job_on_two_hosts_goes_on_whatever_is_lost(tmp_path: Path, capsys: pyt
 # ---- soak ------------------------------------------------------------------------------------------------------------
 
 # The moments of a kill, each with the seconds that may pass until then; each is drawn at least once.
-MOMENTS = {"start": 3.0, "decision": 0.5, "checkpoint": 0.02, "training": 3.0}
+MOMENTS = {"start": 3.0, "decision": 0.5, "checkpoint": 0.02, "training": 3.0, "election": 0.1}
+
+
+def since_start(job: Job, times: int) -> list[dict[str, Any]]:
+    """The events of a job since it was started again for the last of so many times; none before that."""
+    events = [{"event": "restarted"}, *lines_of(job.folder / "events.jsonl")]
+    starts = [at for at, event in enumerate(events) if event["event"] == "restarted"]
+    return events[starts[times] :] if len(starts) > times else []
 
 
 def await_moment(moment: str, times: int, run: Run, draw: random.Random) -> None:
-    """Waits until a job that was started again ``times`` times is in this moment since then."""
+    """Waits until a job that was started again ``times`` times is in this moment since then, or before an election."""
     job = next(one for one in reversed(run.hosts.jobs) if one.folder.name == "host-0")
     kept = run.steered.folder.parent / "kept"
 
     def since(kind: str) -> bool:
-        kinds = ["restarted", *(event["event"] for event in lines_of(job.folder / "events.jsonl"))]
-        starts = [at for at, one in enumerate(kinds) if one == "restarted"]
-        return len(starts) > times and kind in kinds[starts[times] :]
+        return kind in [event["event"] for event in since_start(job, times)]
+
+    def size() -> int:
+        return [len(event["peers"]) for event in since_start(job, times) if event["event"] == "view"][-1]
 
     job.seen(lambda: since("spawned"), what="a start", deadline_s=120.0)
     if moment != "start":
         job.seen(lambda: since("checkpoint"), what="a checkpoint", deadline_s=180.0)
     if moment == "decision":
-        size = [len(event["peers"]) for event in lines_of(job.folder / "events.jsonl") if event["event"] == "view"][-1]
-        run.steered.resize(draw.choice([one for one in (1, 2, 3) if one != size]))
+        run.steered.resize(draw.choice([one for one in (1, 2, 3) if one != size()]))
         job.seen(lambda: since("decision"), what="a decision", deadline_s=120.0)
     if moment == "checkpoint":
         awaited(lambda: [*kept.glob(".writing-*")], what="a checkpoint being written", deadline_s=120.0)
-    time.sleep(draw.uniform(0.0, MOMENTS[moment]))
+    if moment == "election":  # which one of two hosts wins if each of the three has a peer
+        run.steered.resize(3)
+        job.seen(lambda: size() == 3, what="three peers", deadline_s=180.0)
+    else:
+        time.sleep(draw.uniform(0.0, MOMENTS[moment]))
+
+
+def await_election(survivors: Sequence[Job], draw: random.Random) -> None:
+    """Waits until an agent has lost its leader, as its reply to a pre-vote says, and for a drawn moment longer."""
+
+    def is_electing(job: Job) -> bool:
+        file, host = read_job_file(job.folder), int(job.folder.name.removeprefix("host-"))
+        with rpc.connect(file.agent, secret=file.secret) as channel:
+            ask, what = HostServiceStub(channel).RequestVote, "a pre-vote"
+            vote = rpc.call(ask, pb.VoteRequest(job=file.job, host=host), deadline_s=60.0, what=what)
+        return vote.version > 0 and not vote.hears_leader
+
+    awaited(lambda: any(map(is_electing, survivors)), what="the loss of the leader", deadline_s=60.0)
+    time.sleep(draw.uniform(0.0, MOMENTS["election"]))
 
 
 @SOAK
@@ -233,24 +263,32 @@ def test_a_joined_host_and_spares_are_there_again_and_all_hosts_have_one_record(
 def test_all_agents_are_killed_at_drawn_moments_and_each_sample_counts_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], slots: tuple[int, ...]
 ) -> None:
-    """On several hosts, the one that leads first, so that the others are killed within an election."""
+    """On several hosts, the one that leads is killed first; at least once, the others while they elect."""
     seed = int(os.environ.get("SEED", "1"))
     draw, hosts = random.Random(seed), range(len(slots))
-    moments = [*MOMENTS, *draw.choices([*MOMENTS], k=4)]
+    possible = [moment for moment in MOMENTS if moment != "election" or len(slots) > 1]
+    moments, elections = [*possible, *draw.choices(possible, k=4)], 0
     draw.shuffle(moments)
     with capsys.disabled():
         print(f"SEED={seed}: kills in {', '.join(moments)}")
-    line = [*options(tmp_path, restarts=9), "--checkpoints", tmp_path / "kept", "--heartbeat", 4]
-    more = ["--ballast-mb", 8, "--sleep-s", 0.05]
+    line = [*options(tmp_path, restarts=9), "--checkpoints", tmp_path / "kept", "--heartbeat", 4, "--place", "spread"]
+    line, more = line if len(slots) > 1 else line[:-2], ["--ballast-mb", 8, "--sleep-s", 0.05]
     with training(tmp_path, *line, size=2, most=3, slots=slots, epochs=EPOCHS, more=more) as run:
         for times, moment in enumerate(moments):
             await_moment(moment, times, run, draw)
             alive = run.hosts.jobs[-len(slots) :]
-            for job in sorted(alive, key=lambda job: job.folder.name):  # the first one leads
+            leads, *others = sorted(alive, key=lambda job: job.folder.name)
+            leads.signal(signal.SIGKILL)
+            if moment == "election":
+                await_election(others, draw)
+            for job in others:
+                time.sleep(draw.choice((0.0, 0.5, 2.0)) if moment != "election" else 0.0)
                 job.signal(signal.SIGKILL)
-                time.sleep(draw.choice((0.0, 0.5, 2.0)) if len(slots) > 1 else 0.0)
             for job in alive:
                 job.end(code=None, deadline_s=60.0)
+            if moment == "election":
+                is_within = "head" not in [event["event"] for job in others for event in since_start(job, times)]
+                elections += is_within
             again = [*hosts]
             draw.shuffle(again)
             again.append(again.pop(again.index(0)))
@@ -258,4 +296,5 @@ def test_all_agents_are_killed_at_drawn_moments_and_each_sample_counts_once(
         run.steered.hurry()
         ended = run.hosts[-1].end(deadline_s=600.0)
         run.steered.ended(ended)
+    assert elections or len(slots) == 1, "no kill was within an election"
     in_one_piece(ended, len(ended.all_of("restarted")), capsys)

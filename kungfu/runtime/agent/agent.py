@@ -36,7 +36,7 @@ from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import Console, HostRecorder, RecordListener
 from kungfu.runtime.agent.leader import Leader, QueueFlush
-from kungfu.runtime.agent.restarts import UnreadableCheckpoints, name_in, plan_restart, restarted
+from kungfu.runtime.agent.restarts import UnreadableCheckpoints, former_job, plan_restart, restarted
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.checkpoints.folder import FolderInUse, claim, release
 from kungfu.runtime.core.cluster import events as decided
@@ -81,7 +81,9 @@ def run_job(job: JobSpec, *, journal: Journal, console: Console, listeners: Sequ
         pause_s = min(_LONGEST_PAUSE_S, 2.0 ** max(0, ending.restarts - 1))
         console.line("kungfu-run", f"{lost}; the job starts again in {duration(pause_s)}")
         if (number := _signal_within(pause_s)) is not None:
-            journal.write(EndedEvent(reason=signal.Signals(number).name, code=128 + number))
+            # A host without a majority ends alone: the others may continue, and its record must not end the job.
+            if ending.restarts:
+                journal.write(EndedEvent(reason=signal.Signals(number).name, code=128 + number))
             end_job_file(journal.folder, code=128 + number, now=time.time())
             return Ending(128 + number)
         again = replace(job, lost=lost if ending.restarts else "")
@@ -226,7 +228,7 @@ class Agent:
                     context.job, settings, found=partial(self._found, name), interrupted=interrupted,
                     leader=context.agreement.leader,
                     incarnation=context.consensus.incarnation, threads=supervisor.threads,
-                    devices=len(supervisor.devices), record=name_in(self._journal.folder),
+                    devices=len(supervisor.devices), former=former_job(self._journal.folder),
                     on_number=lambda number: setattr(context.consensus, "host", number),
                 )  # fmt: skip
             # The job refuses this host, or no leader has admitted it in time.

@@ -136,7 +136,8 @@ class Leader:
     # ---- admission of hosts ------------------------------------------------------------------------------------------
 
     def _record_host(self, number: int, pid: int) -> None:
-        event = events.HostJoinedEvent(host=number, name=self._controller.names[number], pid=pid)
+        host = self._controller.hosts.listed[number]
+        event = events.HostJoinedEvent(host=number, name=host.name, pid=pid, port=host.port)
         self._context.recorder.event(event, shown=self._has_followers)
         self._controller.requests.on_record(event)
 
@@ -149,7 +150,7 @@ class Leader:
         # The host has another command line, or a record that the job would begin anew.
         refusal = refusal_of(requested.request, self._job, now=time.time())
         if refusal := refusal or self._refuse_record(dict(requested.request.command_line).get(RECORD, "")):
-            requested.reply.set_result(pb.HostAdmissionReply(refusal=refusal))
+            requested.reply.set_result(pb.HostAdmissionReply(refusal=refusal, job=self._context.settings.job))
             return None
         number, ending = self._number_of(host)
         # Without a quorum this leader admits no host; the next leader may.

@@ -19,9 +19,11 @@ from kungfu.event_log.events import EndedEvent, FailedEvent, RestartedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_whole
 from kungfu.event_log.record_follower import JobWatcher
+from kungfu.runtime.agent.consensus.host_admission import FormerJob
 from kungfu.runtime.agent.context import JobSpec
 from kungfu.runtime.checkpoints.folder import claim, newest_whole
 from kungfu.runtime.checkpoints.manifest import read_manifest
+from kungfu.runtime.core.failure import NO_QUORUM_CODE
 from kungfu.runtime.job_api.job_file import read_job_file, state_of
 from kungfu.runtime.settings import Settings
 
@@ -122,9 +124,12 @@ def is_over(folder: Path) -> bool:
     return isinstance(ending, EndedEvent) and ending.code == 0
 
 
-def name_in(folder: Path) -> str:
-    """The newest name of the job whose record is in ``folder``; empty for a new record."""
-    return next(reversed(JobWatcher(folder).look().names), "")
+def former_job(folder: Path) -> FormerJob:
+    """The job whose record is in ``folder``, with its hosts unless its end is recorded: a quorum holds the end."""
+    past = JobWatcher(folder).look()
+    is_over = past.ending is not None and past.ending.code != NO_QUORUM_CODE
+    hosts = {} if is_over else {host.address: host.name for host in past.hosts.values() if host.address}
+    return FormerJob(past.names, hosts)
 
 
 def lock_record(folder: Path) -> str:

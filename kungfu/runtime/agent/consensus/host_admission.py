@@ -144,11 +144,28 @@ class Admitted:
     hosts: Mapping[int, Host]
 
 
+@dataclass(frozen=True)
+class FormerJob:
+    """The job whose record a host holds, so that the host finds this job again whatever its command line names.
+
+    Args:
+        names: The names under which the job was started; empty without a record.
+        hosts: The names of the hosts that were in the job and have not left it, by address.
+    """
+
+    names: tuple[str, ...] = ()
+    hosts: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_JOB = FormerJob()
+
+
 @dataclass
 class _Search:
     """The addresses to ask, and the replies so far."""
 
     addresses: dict[str, str]  # the name of the host at each address
+    recorded: set[str]  # the addresses known by the record alone: these hosts may be in another job by now
     job: str = ""  # the job of the agents that have replied, until none of them is in it any more
     seen: str = ""  # the job of the last reply of an agent in a job
     seen_at: float = 0.0  # the time of the last reply of an agent in a job
@@ -158,7 +175,7 @@ class _Search:
 def request_admission(
     job: JobSpec, own: Settings, *, found: Callable[[bool, bool], int], interrupted: Callable[[], bool],
     leader: Callable[[], tuple[str, str] | None] = lambda: None, incarnation: str = "",
-    threads: int = 0, devices: int = 0, record: str = "",
+    threads: int = 0, devices: int = 0, former: FormerJob = NO_JOB,
     on_number: Callable[[int], None] = lambda number: None,
 ) -> Admitted | None:  # fmt: skip
     """Requests admission from the other hosts until the leader admits this host.
@@ -173,7 +190,8 @@ def request_admission(
         threads: The threads that each peer would get from this host's cores.
         devices: The number of GPUs that the peers of this host may use.
         on_number: Called with the number that the leader gives this host.
-        record: The name of the job whose record this host holds; empty for none.
+        former: The job whose record this host holds. Its hosts are asked too, unless a store decides: they may go on
+            with the job without the hosts that the command line names.
 
     Returns:
         The admission; ``None`` if this agent has founded the job, or was interrupted.
@@ -188,18 +206,20 @@ def request_admission(
         number=job.own_host if job.is_listed else -1, pid=os.getpid(), incarnation=incarnation, threads=threads,
         devices=devices, name=here.name, slots=here.slots, port=here.port,
     )  # fmt: skip
-    request = pb.HostAdmissionRequest(host=own_host, command_line={**command_line_of(job), RECORD: record})
-    listed = {host.address: host.name for host in job.hosts if host is not here}
-    search = _Search({address: address for address in job.join} or listed)
+    line = {**command_line_of(job), RECORD: former.names[-1] if former.names else ""}
+    request, search = pb.HostAdmissionRequest(host=own_host, command_line=line), _search_for(job, former)
     while not interrupted():
         silent = list[str]()
         job_exists, jobs = False, dict[str, str]()
         for address, name in list(search.addresses.items()):
             request.time = time.time()
-            reply = _asked(address, name, request, job)
+            reply = _asked(address, name, request, job, is_recorded=address in search.recorded)
             # The host cannot be reached, but may be up and in a job.
             if reply is None:
-                silent.append(name)
+                silent.append(address)
+                continue
+            # The host had joined the job, and is in another one by now.
+            if address in search.recorded and _is_foreign(reply, job, former):
                 continue
             is_other = bool(reply.job) and search.job not in ("", reply.job)
             # Else a former host of the job is in another one by now.
@@ -217,7 +237,9 @@ def request_admission(
             if reply.HasField("number") and reply.number != own_host.number:
                 own_host.number = request.host.number = reply.number
                 on_number(reply.number)
-            search.addresses |= {host.address: host.name for host in hosts.values() if host.address != here.address}
+            others = {host.address: host.name for host in hosts.values() if host.address != here.address}
+            search.recorded |= others.keys() - search.addresses.keys() if address in search.recorded else set()
+            search.addresses |= others
             # The host follows a leader, or has just lost its leader: the leader is still to be asked.
             job_exists = job_exists or reply.retry
         if len(jobs) > 1:
@@ -237,6 +259,25 @@ def request_admission(
         _check_wait(search, silent, until, job)
         time.sleep(_RETRY_EVERY_S)
     return None
+
+
+def _search_for(job: JobSpec, former: FormerJob) -> _Search:
+    """The search for a job among the hosts of the command line, and of the record unless a store decides."""
+    here = job.hosts[job.own_host]
+    listed = {host.address: host.name for host in job.hosts if host is not here}
+    given = {address: address for address in job.join} or listed
+    recorded = former.hosts if job.store is None else {}
+    recorded = {address: name for address, name in recorded.items() if address not in (here.address, *given)}
+    return _Search({**given, **recorded}, {*recorded})
+
+
+def _is_foreign(reply: pb.HostAdmissionReply, job: JobSpec, former: FormerJob) -> bool:
+    """True if the reply of a host that the record alone names is about another job.
+
+    A listed host knows every name of its job: the founder records the names, and the other hosts ask the founder too. A
+    host that joins may not know the newest name; only another job refuses it."""
+    is_named = not reply.job or reply.job in former.names
+    return not is_named and (bool(reply.refusal) or not job.join)
 
 
 def _check_loopback(address: str, here: Host) -> None:
@@ -270,13 +311,24 @@ def _check_wait(search: _Search, silent: list[str], until: float, job: JobSpec) 
         raise DeadlineExceeded(f"job {search.seen} has ended before it took this host: no agent of it runs any more")
     if now > until:
         waited_s = job.settings.deadlines.ready_s
-        whom = f"; {', '.join(silent)} cannot be reached" if silent else ""
+        whom = f"; {', '.join(search.addresses[one] for one in silent)} cannot be reached" if silent else ""
         others = f"at {', '.join(job.join)}" if job.join else "of the other hosts"
-        raise DeadlineExceeded(f"waited {waited_s:.0f} s, and no agent {others} accepted this one{whom}")
+        joined = ", ".join(search.addresses[one] for one in silent if one in search.recorded and not job.join)
+        fix = (
+            f": by the record of the job (--logdir), {joined} had joined it, and may go on with it; start kungfu-run "
+            "there again or, if that machine is gone for good, begin with a new --logdir, and --resume"
+        )
+        raise DeadlineExceeded(
+            f"waited {waited_s:.0f} s, and no agent {others} accepted this one{whom}{fix if joined else ''}"
+        )
 
 
-def _asked(address: str, name: str, request: pb.HostAdmissionRequest, job: JobSpec) -> pb.HostAdmissionReply | None:
-    """The agent's reply to ``request``; empty if no agent runs on the host, ``None`` if the host cannot be reached."""
+def _asked(
+    address: str, name: str, request: pb.HostAdmissionRequest, job: JobSpec, *, is_recorded: bool = False
+) -> pb.HostAdmissionReply | None:
+    """The agent's reply to ``request``; empty if no agent runs on the host, ``None`` if the host cannot be reached.
+
+    A host that the record alone names counts as one without an agent if it has another secret."""
     deadline_s, what = min(_REQUEST_DEADLINE_S, job.deadlines.ready_s), f"the agent of {name}"
     try:
         with rpc.connect(address, secret=job.settings.secret) as channel:
@@ -285,6 +337,8 @@ def _asked(address: str, name: str, request: pb.HostAdmissionRequest, job: JobSp
             return reply
     # The agent has another secret; perhaps it is in another job.
     except rpc.SecretRefused as error:
+        if is_recorded:
+            return pb.HostAdmissionReply()
         hint = "" if job.store is None else f", or, if {job.store.job} is another job there, this one another --job"
         raise UsageError(f"{name} has another secret: give every host the same one{hint}") from error
     # No agent listens at a port that refuses; otherwise the host may be cut off, or frozen.
