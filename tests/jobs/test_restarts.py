@@ -259,6 +259,25 @@ def test_a_joined_host_and_spares_are_there_again_and_all_hosts_have_one_record(
 
 
 @SOAK
+def test_the_hosts_of_the_list_come_back_into_the_job_that_a_joined_host_goes_on_with(tmp_path: Path) -> None:
+    line = [*options(tmp_path), "--checkpoints", tmp_path / "kept", "--min-hosts", 3]
+    with training(tmp_path, *line, size=4, slots=(1, 1), epochs=EPOCHS) as run:
+        joined = run.hosts.join(3, 2)
+        after(joined, 0)
+        for job, size in zip(run.hosts.jobs[:2], (3, 2), strict=True):
+            job.signal(signal.SIGKILL)
+            joined.event("recovered", to=size)
+        run.hosts.jobs.extend(run.hosts.launch(host, f"host-{host}") for host in (0, 1))
+        joined.event("rescale", to=4)
+        killed = -signal.SIGKILL
+        *_, joined_ended, founder, other = run.ends(killed, killed, 0, 0, 0, tells=2)
+    names = [{event["job"] for event in ended.all_of("started")} for ended in (joined_ended, founder, other)]
+    assert names[1:] == names[:-1], "no other job was founded"
+    assert [ended.all_of("restarted") for ended in (joined_ended, founder, other)] == [[], [], []]
+    assert {event["host"] for event in joined_ended.all_of("host")[3:]} == {0, 1}
+
+
+@SOAK
 @pytest.mark.parametrize("slots", [(4,), (2, 2, 2)], ids=["one host", "three hosts"])
 def test_all_agents_are_killed_at_drawn_moments_and_each_sample_counts_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], slots: tuple[int, ...]

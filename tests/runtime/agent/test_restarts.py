@@ -19,8 +19,9 @@ from msgspec import to_builtins
 
 from kungfu.event_log.events import LoggedEvent, RestartedEvent
 from kungfu.runtime.agent.agent import Ending, JobSpec, run_job
+from kungfu.runtime.agent.consensus.host_admission import FormerJob
 from kungfu.runtime.agent.journal.journal import Journal
-from kungfu.runtime.agent.restarts import UnreadableCheckpoints, is_over, next_restart, plan_restart
+from kungfu.runtime.agent.restarts import UnreadableCheckpoints, former_job, is_over, next_restart, plan_restart
 from kungfu.runtime.checkpoints.folder import CheckpointFolder
 from kungfu.runtime.checkpoints.manifest import Manifest, write_manifest
 from kungfu.runtime.core.terms import Terms
@@ -63,6 +64,21 @@ def test_a_folder_in_which_no_job_has_started_begins_anew(tmp_path: Path) -> Non
     assert plan_restart(tmp_path, job_in(tmp_path)) is None
     write_record(tmp_path, {"event": "host", "host": 0, "name": "a", "pid": 7})
     assert plan_restart(tmp_path, job_in(tmp_path)) is None
+
+
+def test_the_hosts_that_may_go_on_with_a_job_are_those_of_its_record_that_have_not_left(tmp_path: Path) -> None:
+    def host(number: int, kind: str = "host", **given: Any) -> dict[str, Any]:
+        return {"event": kind, "host": number, "name": "abcd"[number], **given}
+
+    came = [host(number, pid=7, port=28100 + number) for number in range(4)]
+    gone = [host(2, "host lost", why="cut off"), host(3, "host lost", why="cut off"), host(3, "host left", why="late")]
+    write_record(tmp_path, STARTED, *came, VIEW, *gone)
+    assert former_job(tmp_path) == FormerJob(("one",), {"a:28100": "a", "b:28101": "b", "c:28102": "c"})
+    # A host without a majority ends alone.
+    write_record(tmp_path, {"event": "failed", "peer": -1, "error": "no majority", "code": 4})
+    assert [*former_job(tmp_path).hosts.values()] == ["a", "b", "c"]
+    write_record(tmp_path, {"event": "ended", "reason": "SIGTERM", "code": 143})
+    assert former_job(tmp_path) == FormerJob(("one",))
 
 
 def test_it_goes_on_from_its_own_newest_checkpoint_with_new_numbers(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from kungfu.errors import DeadlineExceeded, UsageError
 from kungfu.runtime.agent.consensus.election import MajorityAgreement
 from kungfu.runtime.agent.consensus.host_admission import (
     Admitted,
+    FormerJob,
     command_line_of,
     listed_reply,
     mismatch,
@@ -115,6 +116,60 @@ def test_an_agent_of_another_version_of_kungfu_is_refused_with_both_versions() -
     refusal = mismatch({**line, "kungfu": "0.0.1"}, job)
     assert f"started with kungfu '0.0.1', and the job with {__version__!r}" in refusal
     assert "of the same kungfu, on every host" in refusal
+
+
+# ---- hosts that only the record names --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "secret", "founds"),
+    [(("job",), SETTINGS.secret, False), (("former",), SETTINGS.secret, True), (("job",), "cd" * 32, True)],
+    ids=["its job", "another job", "another secret"],
+)
+def test_the_first_host_founds_no_job_beside_that_of_a_host_which_had_joined_it(
+    names: tuple[str, ...], secret: str, founds: bool
+) -> None:
+    """All hosts of the list were lost; the host that had joined goes on, or is in another job by now."""
+    passes = iter([False, False, True])
+    with agents(2) as (hosts, (_, joined)):
+        joined.consensus.follow("job", 7)
+        here, former = Host("127.0.0.3", 1, 1), FormerJob(names, {hosts[1].address: hosts[1].name})
+        job = JobSpec(("true",), 1, replace(SETTINGS, secret=secret), {}, hosts=(here,))
+        assert request_admission(job, SETTINGS, found=first_founds, interrupted=passes.__next__, former=former) is None
+    assert bool([*passes]) == founds, "it asks until it is interrupted, or has founded the job at once"
+
+
+def test_the_first_host_waits_for_a_recorded_host_that_cannot_be_reached_and_names_the_fix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kungfu.runtime.agent.consensus.host_admission._REQUEST_DEADLINE_S", 0.1)
+    hasty = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, ready_s=0.5))
+    with socket.create_server(("127.0.0.2", 0)) as frozen:
+        former = FormerJob(("job",), {f"127.0.0.2:{frozen.getsockname()[1]}": "127.0.0.2"})
+        job = JobSpec(("true",), 1, hasty, {}, hosts=(Host("127.0.0.1", 1, 1),))
+        with pytest.raises(DeadlineExceeded, match=r"127\.0\.0\.2 had joined it, and may go on .* new --logdir"):
+            request_admission(job, hasty, found=first_founds, interrupted=lambda: False, former=former)
+
+
+def test_a_host_that_had_joined_comes_back_through_any_host_of_its_record() -> None:
+    """The host that it was told to join is gone; the job may have been started again under another name."""
+    with agents(1) as (hosts, (leader,)), socket.create_server(("127.0.0.3", 0)) as here:
+        leader.consensus.become_leader("again", 1)
+        job = joining(f"127.0.0.2:{free_port('127.0.0.2')}", port=here.getsockname()[1])
+        former = FormerJob(("job",), {hosts[0].address: hosts[0].name, job.hosts[0].address: "127.0.0.3"})
+        settings = replace(SETTINGS, job="again", agent=job.hosts[0].address)
+        admitted = pb.HostAdmissionReply(settings=settings.to_json(), term=1, leader=0, job="again")
+
+        def answer() -> None:
+            for reply in (pb.HostAdmissionReply(refusal="of another program", job="another"), admitted):
+                leader.heard.get(timeout=180.0).reply.set_result(reply)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        entered = request_admission(job, SETTINGS, found=never, interrupted=lambda: False, former=former)
+        thread.join(10.0)
+    assert entered is not None
+    assert entered.settings.job == "again"
 
 
 # ---- hosts that no list names ----------------------------------------------------------------------------------------
