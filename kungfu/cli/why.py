@@ -64,9 +64,9 @@ def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
         ['view 2, after step 9']
     """
     for those in _spans_of_views(events):
-        tree = Tree(f"view {figure(those[0].view)}, after step {figure(those[0].step)}")
+        tree = Tree(f"view {those[0].view}, after step {figure(those[0].step)}")
         for span in those:
-            _grow(tree.add(f"peer {figure(span.peer)}, {span.what}: {duration(span.s)}"), span.parts)
+            _grow(tree.add(f"peer {span.peer}, {span.what}: {duration(span.s)}"), span.parts)
         yield tree
 
 

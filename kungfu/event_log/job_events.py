@@ -176,7 +176,7 @@ class HostEvent(LoggedEvent, frozen=True, kw_only=True):
     @property
     def named(self) -> str:
         """The host as text."""
-        return f"host {figure(self.host)} ({self.name})"
+        return f"host {self.host} ({self.name})"
 
 
 class HostJoinedEvent(HostEvent, frozen=True, kw_only=True, tag="host"):

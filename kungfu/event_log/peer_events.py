@@ -29,7 +29,7 @@ class PeerEvent(LoggedEvent, frozen=True, kw_only=True):
     @property
     def named(self) -> str:
         """The peer as text."""
-        return f"peer {figure(self.peer)}"
+        return f"peer {self.peer}"
 
 
 class SpawnedEvent(PeerEvent, frozen=True, kw_only=True, tag="spawned"):
@@ -139,7 +139,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
 
     def one_line(self) -> str:
         """The end of a program in one line; after an error, a later event reports the peer's loss or the job's end."""
-        peer, step = f"rank {figure(self.rank)} ({self.named})", figure(self.step)
+        peer, step = f"rank {self.rank} ({self.named})", figure(self.step)
         alike = (
             ": if others train on, they do so without it, and another peer takes its place; to end training on all "
             "peers, decide it alike on all of them, or let a policy stop"
@@ -167,13 +167,13 @@ class LostEvent(PeerEvent, frozen=True, kw_only=True, tag="lost"):
         return self.headline() + ("" if self.error in self.how else f" ({self.error})")
 
     def headline(self) -> str:
-        lost = self.named if self.rank is None else f"rank {figure(self.rank)} ({self.named})"
+        lost = self.named if self.rank is None else f"rank {self.rank} ({self.named})"
         return f"{lost} is lost: {self.how}"
 
     def details(self) -> tuple[str, ...]:
         """The last error of a peer that ended during training, and the path of its log."""
         last = [] if self.error in self.how else [f"its last error: {self.error}"]
-        return *last, f"what it printed is in peers/peer-{figure(self.peer)}.log"
+        return *last, f"what it printed is in peers/peer-{self.peer}.log"
 
 
 class BrokenEvent(LoggedEvent, frozen=True, kw_only=True, tag="broken"):
@@ -183,7 +183,7 @@ class BrokenEvent(LoggedEvent, frozen=True, kw_only=True, tag="broken"):
     why: str
 
     def one_line(self) -> str:
-        return f"view {figure(self.version)} is broken: {self.why}"
+        return f"view {self.version} is broken: {self.why}"
 
 
 class RegroupingEvent(LoggedEvent, frozen=True, kw_only=True, tag="regrouping"):
@@ -198,7 +198,7 @@ class RegroupingEvent(LoggedEvent, frozen=True, kw_only=True, tag="regrouping"):
         more = self.target - len(self.peers)
         coming = f"; {counted(more, 'replacement')} will come" if more > 0 else ""
         regroup = "regroups" if len(self.peers) == 1 else "regroup"
-        return f"{peers_named(self.peers)} {regroup} in view {figure(self.version)}{coming}"
+        return f"{peers_named(self.peers)} {regroup} in view {self.version}{coming}"
 
 
 class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
@@ -216,14 +216,14 @@ class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
             'view 2: 3 peers train'
         """
         train = "trains" if len(self.peers) == 1 else "train"
-        return f"view {figure(self.version)}: {counted(len(self.peers), 'peer')} {train}"
+        return f"view {self.version}: {counted(len(self.peers), 'peer')} {train}"
 
     def headline(self) -> str:
         peers = f"{counted(len(self.peers), 'peer')}: {peers_named(self.peers)}"
         # The first view does not follow another view.
         if self.version == 1:
             return f"training begins with {peers}"
-        return f"view {figure(self.version)} is in force, {peers}"
+        return f"view {self.version} is in force, {peers}"
 
 
 class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
@@ -236,7 +236,7 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
     def headline(self) -> str:
         """The start of a phase for ``kungfu why``; the screen shows the view if its peers are others."""
         peers = f"{counted(len(self.peers), 'peer')} {'is' if len(self.peers) == 1 else 'are'}"
-        return f"phase {figure(self.phase)} of the program: {peers} ready to train again"
+        return f"phase {self.phase} of the program: {peers} ready to train again"
 
 
 class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
@@ -295,7 +295,7 @@ class FinishedEvent(PeerEvent, frozen=True, kw_only=True, tag="finished"):
 
     def one_line(self) -> str:
         # Only a program that may train again, by another fit, has phases.
-        through = f"has trained to the end of fit {figure(self.phase)}" if self.phase else "has trained to the end"
+        through = f"has trained to the end of fit {self.phase}" if self.phase else "has trained to the end"
         return f"{self.named} {'has left the job' if self.leaving else through} after {counted(self.steps, 'step')}"
 
     def headline(self) -> str:
@@ -314,7 +314,7 @@ class LateEvent(LoggedEvent, frozen=True, kw_only=True, tag="late"):
 
     def one_line(self) -> str:
         ranks, are, they = ("ranks", "are", "they are") if len(self.ranks) > 1 else ("rank", "is", "it is")
-        names = " and ".join(figure(rank) for rank in self.ranks)
+        names = " and ".join(str(rank) for rank in self.ranks)
         where = f"{self.where} after step {figure(self.step)}"
         return f"{ranks} {names} {are} late in {where}: {duration(self.waited_s)} so far, but {they} alive"
 
@@ -368,7 +368,7 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
         widest = ", ".join(
             f"{one.name} by {figure(one.difference)} (largest value {figure(one.largest)})" for one in self.widest
         )
-        view = f" of view {figure(self.view)}" if self.view else ""
+        view = f" of view {self.view}" if self.view else ""
         variables, are = counted(self.variables, "variable"), "is" if self.variables == 1 else "are"
         return f"{variables} differed by rounding between the peers{view} and {are} now rank 0's: {widest}"
 
@@ -382,7 +382,7 @@ class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
 
     def one_line(self) -> str:
         requests = ", ".join(f"rank {rank} {request or 'nothing'}" for rank, request in self.requests.items())
-        return f"the peers' rules differ in view {figure(self.view)} (rank 0's counts): {requests}"
+        return f"the peers' rules differ in view {self.view} (rank 0's counts): {requests}"
 
 
 class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dissent"):
@@ -393,7 +393,7 @@ class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dis
 
     def one_line(self) -> str:
         shadows = "; ".join(f"rank {rank}: {what or 'nothing'}" for rank, what in self.shadows.items())
-        return f"rules in the shadow differ between the peers of view {figure(self.view)}: {shadows}"
+        return f"rules in the shadow differ between the peers of view {self.view}: {shadows}"
 
 
 class NotFiniteEvent(LoggedEvent, frozen=True, kw_only=True, tag="not finite"):

@@ -177,10 +177,10 @@ def peers_named(peers: Sequence[object]) -> str:
     """The ids of peers as text.
 
     Examples:
-        >>> peers_named([2]), peers_named([2, 3]), peers_named([])
-        ('peer 2', 'peers 2 and 3', 'nobody')
+        >>> peers_named([2]), peers_named([1000, 1001]), peers_named([])
+        ('peer 2', 'peers 1000 and 1001', 'nobody')
     """
-    names = [figure(peer) for peer in peers]
+    names = [str(peer) for peer in peers]
     if not names:
         return "nobody"
     if len(names) == 1:

@@ -117,10 +117,10 @@ function peerRow(peer) {
   const speed = peer.speed === null ? "–" : `${figure(peer.speed)} of the median`;
   const slow = peer.is_slow ? element("span", { class: "badge", "data-tone": "bad" }, "slow") : null;
   const made = row([
-    ["peer", figure(peer.id)], ["rank", figure(peer.rank)], ["host", peer.host || "–"],
+    ["peer", String(peer.id)], ["rank", figure(peer.rank)], ["host", peer.host || "–"],
     ["process", peer.pid === null ? "–" : String(peer.pid)], ["state", peer.state], ["since", moment(peer.since)],
     ["speed", speed, ...(slow ? [" ", slow] : [])], ["usage", "–"],
-    ["log", element("button", { type: "button", class: "small", "data-log": peer.id, "aria-label": `Log of peer ${figure(peer.id)}` }, "log")],
+    ["log", element("button", { type: "button", class: "small", "data-log": peer.id, "aria-label": `Log of peer ${peer.id}` }, "log")],
   ], { "data-peer": peer.id, "data-state": peer.state });
   made.children[7].dataset.usage = "";
   return made;
