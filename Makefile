@@ -34,11 +34,12 @@ unit: setup
 test-oldest: setup-oldest  ## the tests of it, on the oldest TensorFlow
 	@.venv-oldest/bin/python $(pytest) tests kungfu kungfu_planning
 
-soak: setup  ## the long runs: 500 random policies in three interpreters, 10,000 histories of the agents, jobs under random faults, lost hosts
+soak: setup  ## the long runs: 500 random policies in three interpreters, 500 random cases of each property, 10,000 histories of the agents, jobs under random faults, lost hosts
 	-@bash tools/browser.sh  # without it what needs a browser is skipped
 	-@bash tools/etcd.sh  # likewise: what an etcd decides
 	-@bash tools/shells.sh  # likewise: completion in zsh and fish
 	@KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=500 $(python) -m pytest --timeout 3600 tests/compiler/test_equivalence.py
+	@KUNGFU_RANDOM=1 $(python) -m pytest --timeout 3600 --numprocesses 2 --dist loadfile -m hypothesis tests
 	@KUNGFU_SOAK=1 KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=10000 $(python) -m pytest --timeout 3600 \
 		tests/runtime/agent/consensus/test_agreement.py tests/runtime/agent/consensus/test_store_histories.py
 	@KUNGFU_SOAK_FAULTS=30,10,0 $(python) -m pytest --timeout 3600 tests/jobs/test_faults.py

@@ -59,7 +59,7 @@ def assert_same_states(peers: cluster.Cluster, replay: Replay) -> None:
 
 
 # So many examples of the long histories; a soak asks for more.
-EXAMPLES = int(os.environ.get("KUNGFU_SOAK_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("KUNGFU_SOAK_EXAMPLES", "4"))
 STEPS = 50
 
 
@@ -143,7 +143,7 @@ def test_in_one_native_op_random_policies_decide_the_same(
 
 
 @pytest.mark.slow
-@examples(10)
+@examples(5)
 @given(program=instructions(at_least=3, at_most=12, makers=EXACT), sizes=SIZES, seed=SEEDS)
 def test_small_random_policies_mean_the_same_on_every_peer_of_a_real_cluster(
     program: list[Instruction], sizes: list[int], seed: int

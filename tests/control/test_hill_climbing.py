@@ -174,7 +174,7 @@ def test_a_walk_of_numbers_that_make_no_sense_is_refused(given: dict[str, Any], 
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=settings.default.max_examples // 16)
 @given(
     last=st.integers(1, 17),
     start=st.integers(1, 16),

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from kungfu.errors import UsageError
 from kungfu_planning import units
 from kungfu_planning.units import as_clock, duration_s, per_gb, rate_per_s, size_gb
-from tests.planning.tune.instances import MANY
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,6 @@ def test_a_price_or_size_without_its_units_is_refused(read: object, text: str) -
         read(text)  # type: ignore[operator]  # a parameter
 
 
-@MANY
 @given(st.text("0123456789.hms in$/GBd-", max_size=10))
 def test_the_exported_pattern_of_a_duration_accepts_what_the_reader_accepts(text: str) -> None:
     try:

@@ -36,6 +36,7 @@ def applied(known: Points, update: Points | None) -> Points:
     return {"from": 0, **joined, "curves": curves}
 
 
+@settings(max_examples=settings.default.max_examples // 4)
 @given(st.lists(st.integers(min_value=1, max_value=700), min_size=1, max_size=12), st.data())
 def test_updates_come_to_the_same_as_the_whole(bursts: list[int], data: st.DataObject) -> None:
     curves, known, step = Curves(), NOTHING, 0

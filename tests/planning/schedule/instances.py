@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from kungfu_planning.schedule import LINEAR, ClusterJob, Curve
@@ -21,9 +20,6 @@ CURVES = (
     Curve((1,), (3.0,)),
 )
 """Perfect, concave, with a peak, with a dip in its gains and no point at 1, flat."""
-
-thorough = settings(max_examples=500, deadline=None)
-"""For every invariant: at least 500 random instances."""
 
 
 @dataclass(frozen=True)

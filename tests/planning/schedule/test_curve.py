@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kungfu.errors import UsageError
 from kungfu_planning.schedule import LINEAR, Curve
 from kungfu_planning.schedule.curve import best_gpus, rate_at, rates_up_to, ring_curve
-from tests.planning.schedule.instances import CURVES, thorough
+from tests.planning.schedule.instances import CURVES
 
 
 def test_rates_are_proportional_below_linear_between_and_flat_beyond() -> None:
@@ -24,7 +24,6 @@ def test_perfect_scaling_is_exact() -> None:
     assert rates_up_to(LINEAR, gpus=1024).tolist() == list(range(1025))
 
 
-@thorough
 @given(curve=st.sampled_from(CURVES), gpus=st.integers(0, 40))
 def test_the_table_of_rates_holds_the_same_numbers(curve: Curve, gpus: int) -> None:
     assert rates_up_to(curve, gpus=40)[gpus] == pytest.approx(rate_at(curve, gpus=gpus), rel=1e-12)

@@ -16,7 +16,7 @@ from kungfu_planning.schedule.cluster_policies.catalogue import CATALOGUE, Tunin
 from kungfu_planning.schedule.curve import rate_at, rates_up_to
 from kungfu_planning.schedule.state import stateless
 from tests.planning.schedule.auditor import Audit, audited
-from tests.planning.schedule.instances import Instance, instances, rows, thorough
+from tests.planning.schedule.instances import Instance, instances, rows
 
 POLICIES = sorted(CATALOGUE)
 WITHOUT_UNIT = {"fifo", "first-fit", "easy", "conservative", "efifo", "ebf"}
@@ -47,7 +47,6 @@ def _bounds(instance: Instance) -> _Bounds:
 
 
 @pytest.mark.slow
-@thorough
 @given(instance=instances())
 def test_every_job_does_exactly_its_work_all_books_agree_and_time_has_no_unit(instance: Instance) -> None:
     """Every job does exactly its work under every policy, all books agree, and without pauses time has no unit."""
@@ -81,7 +80,6 @@ def _assert_books_agree(result: SimulationResult, *, audit: Audit, bounds: _Boun
 
 
 @pytest.mark.slow
-@thorough
 @given(instance=instances(last_s=3), order=st.integers(0, 2**32))
 def test_the_order_of_simultaneous_rows_changes_nothing(instance: Instance, order: int) -> None:
     shuffled = list(instance.jobs)

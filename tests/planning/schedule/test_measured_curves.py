@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from kungfu.errors import UsageError
 from kungfu_planning.schedule import Curve, hybrid_batch, hybrid_curve, read_throughputs
 from kungfu_planning.schedule.curve import best_gpus, rate_at
-from tests.planning.schedule.instances import thorough
 from tests.planning.schedule.published import DATA, needs_data
 
 GOOD = "global_batch_size,1,2,4\n64,1.0,1.8,\n128,,0.9,1.5\n\n"
@@ -81,7 +80,6 @@ def test_scaling_in_shrinks_the_batch_or_keeps_it_as_asked() -> None:
     assert hybrid_batch(64, workers=8, target=2, optimum=OPTIMUM.__getitem__, scale_in="keep") == 64
 
 
-@thorough
 @given(batch=st.integers(1, 512), workers=st.integers(1, 16), factor=st.integers(1, 16), peak=st.integers(1, 64))
 def test_the_batch_never_grows_by_more_than_the_workers_nor_shrinks(batch, workers, factor, peak) -> None:
     target = workers * factor

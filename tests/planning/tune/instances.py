@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from kungfu_planning.tune import (
@@ -20,9 +19,6 @@ from kungfu_planning.tune import (
     successive_halving,
 )
 from kungfu_planning.tune.cloud import Packing
-
-MANY = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""Five hundred random instances, on a machine that may be busy."""
 
 CERTAIN = st.just(0.0)
 SPREADS = (0.5, 3.0, 40.0)

@@ -21,7 +21,7 @@ from kungfu_planning.tune import (
     scaling,
     successive_halving,
 )
-from tests.planning.tune.instances import MANY, certain, uncertain
+from tests.planning.tune.instances import certain, uncertain
 
 LIMITED = Search(max_gpus=48)
 
@@ -31,7 +31,6 @@ def _statics(simulator: Simulator, *, most: int) -> list:
 
 
 @pytest.mark.slow
-@MANY
 @given(st.one_of(certain(), uncertain()), st.floats(0.3, 3))
 def test_the_best_static_size_is_what_trying_every_size_finds(simulator: Simulator, slack: float) -> None:
     every = _statics(simulator, most=48)

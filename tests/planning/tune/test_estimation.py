@@ -28,7 +28,7 @@ from kungfu_planning.tune.simulator import (
     stage_sync,
     trial_times,
 )
-from tests.planning.tune.instances import MANY, certain, planned, uncertain
+from tests.planning.tune.instances import certain, planned, uncertain
 
 Case = tuple[Simulator, tuple[int, ...]]
 
@@ -62,7 +62,6 @@ def test_the_plans_worked_out_by_hand_take_and_cost_exactly_that(
 
 
 @pytest.mark.slow
-@MANY
 @given(planned(simulators=certain()))
 def test_without_chance_time_and_cost_are_those_of_the_slow_twin(case: Case) -> None:
     found = estimate(case[0], plan=case[1])
@@ -105,7 +104,6 @@ def _needed(trials: int, *, gpus: int, node: int, packing: str) -> int:
 
 
 @pytest.mark.slow
-@MANY
 @given(planned(simulators=st.one_of(certain(), uncertain())))
 def test_the_longest_path_is_the_end_of_the_last_stage_in_every_run(case: Case) -> None:
     simulator, plan = case
@@ -164,7 +162,6 @@ def longest_path_s(tasks: Sequence[Task]) -> float:
 
 
 @pytest.mark.slow
-@MANY
 @given(planned(simulators=uncertain()))
 def test_the_same_seed_gives_the_same_answer_whatever_was_asked_before(case: Case) -> None:
     simulator, plan = case
@@ -174,7 +171,6 @@ def test_the_same_seed_gives_the_same_answer_whatever_was_asked_before(case: Cas
 
 
 @pytest.mark.slow
-@MANY
 @given(planned(simulators=st.one_of(certain(), uncertain())))
 def test_paying_by_function_is_never_dearer_in_any_run(case: Case) -> None:
     by_function = sample(_with(case[0], billing="function"), plan=case[1]).dollars

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu_planning.tune import Experiment, Stage, hyperband, successive_halving
-from tests.planning.tune.instances import MANY
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,6 @@ def test_the_stages_are_those_worked_out_by_hand(
     assert [(stage.trials, stage.iterations) for stage in experiment.stages] == stages
 
 
-@MANY
 @given(st.integers(1, 2000), st.integers(1, 50), st.integers(0, 5000), st.integers(2, 6))
 def test_survivors_do_exactly_the_most_work_and_each_stage_keeps_its_share(
     trials: int, least: int, more: int, eta: int
@@ -40,7 +38,6 @@ def test_survivors_do_exactly_the_most_work_and_each_stage_keeps_its_share(
     assert all(stage.iterations == least * eta**i for i, stage in enumerate(stages[:-1]))
 
 
-@MANY
 @given(st.integers(1, 9), st.integers(0, 3000), st.integers(2, 5))
 def test_every_bracket_of_hyperband_ends_at_the_most_work(least: int, more: int, eta: int) -> None:
     brackets = hyperband(least + more, least=least, eta=eta)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kungfu.errors import UsageError
 from kungfu_planning.tune import Latency, amdahl, scaling
 from kungfu_planning.tune.latency import expected_s, quantile, total
-from tests.planning.tune.instances import MANY, curves
+from tests.planning.tune.instances import curves
 
 
 def _draw(latency: Latency, *, samples: int) -> np.ndarray:
@@ -27,7 +27,6 @@ def test_drawn_means_approach_the_expected_one(latency: Latency) -> None:
     assert drawn.mean() == pytest.approx(expected_s(latency), abs=4 * drawn.std() / 200_000**0.5)
 
 
-@MANY
 @given(st.floats(1e-12, 1 - 1e-12))
 def test_far_from_zero_the_quantiles_are_those_of_the_normal_law(share: float) -> None:
     assert quantile(Latency(50, 1), uniform=np.array([share]))[0] == pytest.approx(
@@ -35,7 +34,6 @@ def test_far_from_zero_the_quantiles_are_those_of_the_normal_law(share: float) -
     )
 
 
-@MANY
 @given(st.floats(0, 1, exclude_max=True), st.floats(0, 50), st.floats(0, 50), st.floats(0, 20))
 def test_the_same_luck_takes_no_less_time_under_a_slower_law(
     share: float, mean: float, more: float, sigma: float
@@ -79,7 +77,6 @@ def test_beyond_the_last_point_it_is_flat_and_below_the_first_proportional() -> 
     assert [curve.iteration(gpus).mean_s for gpus in (1, 2)] == pytest.approx([20.0, 10.0])
 
 
-@MANY
 @given(curves(), st.integers(1, 40))
 def test_a_curve_that_never_slows_down_at_its_points_never_does_between_them(curve: Any, gpus: int) -> None:
     assert curve.iteration(gpus + 1).mean_s <= curve.iteration(gpus).mean_s * (1 + 1e-12)

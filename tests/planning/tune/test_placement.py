@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kungfu.errors import UsageError
 from kungfu_planning.tune import Nodes, Simulator, Slot, TrialPlacement, moves, place, shrink, unplaced
 from kungfu_planning.tune.timeline import mean_stage_usage
-from tests.planning.tune.instances import MANY, certain, planned
+from tests.planning.tune.instances import certain, planned
 
 
 def _on(**places: str) -> TrialPlacement:
@@ -124,7 +124,6 @@ def _check_shape(placement: TrialPlacement, *, allocation: dict[str, int], nodes
 
 
 @pytest.mark.slow
-@MANY
 @given(rounds(tidy=False))
 def test_no_gpu_is_given_twice_and_every_trial_is_on_as_few_nodes_as_can_be(
     case: tuple[Nodes, list[dict[str, int]]],
@@ -137,7 +136,6 @@ def test_no_gpu_is_given_twice_and_every_trial_is_on_as_few_nodes_as_can_be(
 
 
 @pytest.mark.slow
-@MANY
 @given(rounds(tidy=True), st.randoms())
 def test_sizes_that_divide_each_other_are_placed_in_any_order_and_small_ones_move(
     case: tuple[Nodes, list[dict[str, int]]], chance: object
@@ -205,7 +203,6 @@ def test_among_many_nodes_those_with_the_fewest_trials_are_released() -> None:
 
 
 @pytest.mark.slow
-@MANY
 @given(rounds(tidy=True), st.integers(0, 6))
 def test_the_released_nodes_are_empty_and_no_other_choice_moves_fewer(
     case: tuple[Nodes, list[dict[str, int]]], spare: int
@@ -224,7 +221,6 @@ def test_the_released_nodes_are_empty_and_no_other_choice_moves_fewer(
 
 
 @pytest.mark.slow
-@MANY
 @given(planned(simulators=certain(packing="placed")))
 def test_every_stage_of_a_placed_plan_finds_room(case: tuple[Simulator, tuple[int, ...]]) -> None:
     """A plan that counts instances with trials kept whole can be carried out by the placement controller."""

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from kungfu_planning.tune import Stage
 from kungfu_planning.tune.sharing import Share, assign, instances_for, share, slowest_chain
-from tests.planning.tune.instances import MANY
 
 
 @pytest.mark.parametrize("packing", ["counted", "placed"])
@@ -29,7 +28,6 @@ def test_what_does_not_divide_among_ten_trials_stays_idle(gpus: int, expected: S
     assert share(Stage(10, 1), gpus=gpus) == expected
 
 
-@MANY
 @given(st.integers(1, 40), st.integers(1, 200), st.integers(1, 8))
 def test_keeping_trials_whole_takes_as_many_nodes_as_a_first_fit_does(trials: int, gpus: int, node: int) -> None:
     shared = share(Stage(trials, 1), gpus=gpus)
@@ -53,7 +51,6 @@ def test_each_trial_goes_to_the_first_chain_that_is_free() -> None:
     assert slowest_chain(np.array([[5.0], [2], [1], [9], [1]]), chains=2) == pytest.approx(12)
 
 
-@MANY
 @given(DURATIONS, st.integers(1, 25))
 def test_no_chain_idles_while_a_trial_waits(durations: list[float], chains: int) -> None:
     found = float(slowest_chain(np.array(durations)[:, None], chains=chains)[0])
@@ -61,7 +58,6 @@ def test_no_chain_idles_while_a_trial_waits(durations: list[float], chains: int)
     assert max(max(durations), share) <= found <= share + max(durations) * (1 - 1 / chains) + 1e-9
 
 
-@MANY
 @given(DURATIONS, st.integers(1, 25))
 def test_the_chains_as_assigned_end_when_the_slowest_is_said_to(durations: list[float], chains: int) -> None:
     ends: list[float] = []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kungfu_planning.tune import Cloud, Delays, Instance, Latency, Simulator, scaling, successive_halving
 from kungfu_planning.tune.estimation import sample
 from kungfu_planning.tune.timeline import Box, StageUsage, boxes, first_run_stage_usage, mean_stage_usage
-from tests.planning.tune.instances import MANY, certain, planned, uncertain
+from tests.planning.tune.instances import certain, planned, uncertain
 
 
 def _simulator() -> Simulator:
@@ -38,7 +38,6 @@ def test_a_queued_trial_follows_on_the_gpu_of_the_one_before() -> None:
 
 
 @pytest.mark.slow
-@MANY
 @given(planned(simulators=st.one_of(certain(), uncertain())))
 def test_no_two_boxes_overlap_and_each_lies_within_what_its_stage_holds_in_its_run(
     case: tuple[Simulator, tuple[int, ...]],

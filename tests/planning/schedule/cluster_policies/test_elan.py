@@ -28,7 +28,7 @@ from kungfu_planning.schedule.cluster_policies.greedy import saved_time
 from kungfu_planning.schedule.state import tabulated
 from tests.planning.schedule.auditor import seen
 from tests.planning.schedule.cluster_policies.elan_reference import elan_reference
-from tests.planning.schedule.instances import Instance, instances, rows, thorough, untied
+from tests.planning.schedule.instances import Instance, instances, rows, untied
 
 POLICIES = {"efifo": elastic_fifo, "ebf": elastic_backfill}
 
@@ -52,7 +52,6 @@ def _assert_no_useful_gpu_idle(state) -> None:
 
 
 @pytest.mark.slow
-@thorough
 @given(instance=instances())
 def test_limits_and_work_conservation_hold_at_every_event(instance: Instance) -> None:
     for name, exact_up_to in product(POLICIES, (0, 99)):
@@ -64,7 +63,6 @@ def test_limits_and_work_conservation_hold_at_every_event(instance: Instance) ->
 
 
 @pytest.mark.slow
-@thorough
 @given(seed=st.integers(0, 2**32), pauses=st.sampled_from([Pauses(), Pauses(1.0, 1.0), Pauses(30.0, 10.0, 0.03)]))
 def test_starts_and_ends_equal_those_of_plain_loops(seed: int, pauses: Pauses) -> None:
     instance = untied(seed)
@@ -140,7 +138,6 @@ def test_backfilling_may_not_move_the_heads_opening(exact_up_to: int) -> None:
     assert running.delays(3, head=1)
 
 
-@thorough
 @given(seed=st.integers(0, 2**32), wait=st.integers(1, 4))
 def test_a_start_takes_the_gpus_that_a_sharing_would_take(seed: int, wait: int) -> None:
     instance = untied(seed)

@@ -17,7 +17,6 @@ from kungfu_planning.schedule.cluster_policies.greedy import (
     relative_gain,
     saved_time,
 )
-from tests.planning.schedule.instances import thorough
 
 MOST = 7
 
@@ -39,7 +38,6 @@ def _loop(rates, *, gain, weight, fewest, most, total) -> list[int]:
 
 
 @pytest.mark.slow
-@thorough
 @given(jobs=st.lists(job, min_size=1, max_size=5), more=st.integers(0, 20))
 def test_any_guess_is_repaired_into_the_result_of_the_plain_loop(jobs, more: int) -> None:
     rates = np.array([rates for rates, *_ in jobs], dtype=np.float64)
@@ -63,7 +61,6 @@ def concave(draw: st.DrawFn) -> list[float]:
 
 
 @pytest.mark.slow
-@thorough
 @given(
     jobs=st.lists(st.tuples(concave(), st.integers(1, 2), st.integers(1, 30)), min_size=1, max_size=4),
     total=st.integers(8, 10),

@@ -22,7 +22,7 @@ from kungfu_planning.schedule.cluster_policies.rigid import (
     shadow_time,
 )
 from tests.planning.schedule.auditor import seen
-from tests.planning.schedule.instances import Instance, instances, rows, thorough
+from tests.planning.schedule.instances import Instance, instances, rows
 
 EASY, CONSERVATIVE = easy_backfill(), conservative_backfill()
 # By hand: the GPUs of the cluster, jobs as (submit, GPUs, duration), and when each job starts.
@@ -40,7 +40,6 @@ def test_jobs_start_as_worked_out_by_hand(policy: ClusterPolicy, gpus: int, cell
 
 
 @pytest.mark.slow
-@thorough
 @given(instance=instances())
 def test_fifo_starts_jobs_in_order_and_only_the_head_may_be_too_large(instance: Instance) -> None:
     states = seen(instance.jobs, gpus=instance.gpus, policy=fifo())
@@ -53,7 +52,6 @@ def test_fifo_starts_jobs_in_order_and_only_the_head_may_be_too_large(instance: 
 sizes = st.lists(st.integers(1, 6), max_size=12)
 
 
-@thorough
 @given(wanted=sizes, free=st.integers(0, 20))
 def test_first_fit_serves_whom_the_plain_loop_does_and_the_prefix_ends_where_it_must(
     wanted: list[int], free: int
@@ -76,7 +74,6 @@ def test_the_shadow_counts_all_who_end_at_that_time() -> None:
 
 
 @pytest.mark.slow
-@thorough
 @given(instance=instances())
 def test_the_head_starts_as_promised_and_nobody_waits_who_would_not_delay_it(instance: Instance) -> None:
     """The head never starts after any shadow time it was promised, and all start who do not delay it."""
@@ -111,7 +108,6 @@ def _planned_by_counting(jobs: tuple[ClusterJob, ...], *, gpus: int) -> list[flo
 
 
 @pytest.mark.slow
-@thorough
 @given(instance=instances(most_jobs=8))
 def test_planning_once_at_arrival_equals_counting_second_by_second(instance: Instance) -> None:
     result = simulate(instance.jobs, gpus=instance.gpus, policy=conservative_backfill())

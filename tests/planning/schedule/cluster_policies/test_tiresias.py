@@ -24,7 +24,7 @@ from tests.planning.schedule.cluster_policies.elastic_tiresias_reference import 
     elastic_reference,
     rigid_reference,
 )
-from tests.planning.schedule.instances import Instance, instances, rows, thorough, untied
+from tests.planning.schedule.instances import Instance, instances, rows, untied
 
 STARVING = [(0, 1, 20), (5, 1, 10), (12, 1, 10), (22, 1, 10), (32, 1, 10)]
 # By hand: quanta and starvation, the GPUs of the cluster, jobs as (submit, GPUs, duration), and when each job ends.
@@ -55,7 +55,6 @@ def test_jobs_end_as_worked_out_by_hand(quanta, starvation, gpus: int, cells: li
 
 
 @pytest.mark.slow
-@thorough
 @given(instance=instances(most_jobs=8), starvation=st.sampled_from([None, 0.5, 1.0, 2.0, 3.5]))
 def test_ends_equal_those_of_plain_loops_with_jobs_of_one_size(instance: Instance, starvation: float | None) -> None:
     result = simulate(instance.jobs, gpus=instance.gpus, policy=tiresias(quanta=(12, 40), starvation=starvation))
@@ -120,7 +119,6 @@ RULES = st.builds(
 
 
 @pytest.mark.slow
-@thorough
 @given(seed=st.integers(0, 2**32), rules=RULES)
 def test_ends_equal_those_of_plain_loops(seed: int, rules: JobLimits) -> None:
     instance = untied(seed)
