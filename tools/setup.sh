@@ -67,11 +67,13 @@ make_environment() {
 install_packages() {
     touch "$marker"
     strangers | xargs --no-run-if-empty python -m pip uninstall --yes
-    if ! python -m pip install --requirement "$lock"; then
+    if ! python -m pip install --no-compile --requirement "$lock"; then
         grep -q '^Installing collected' "$log" || rm "$marker"    # it had not begun to write
         return 1
     fi
     rm "$marker"
+    # pip would compile on one core, and tests of packages too. Some files are written for another Python.
+    python -m compileall -q -j 0 -x /tests/ "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || :
 }
 
 # What is installed and not in the lock, as after a change of the lock: it may not fit the others.
