@@ -14,15 +14,11 @@ from tests.soak import SOAK
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-# Loops of steps, registered variables, slots. Micro-batches, and what layers keep, are in the
+# Loops of steps, registered variables, slots, XLA. Micro-batches, and what layers keep, are in the
 # jobs on two devices.
-STEPS = ["tests/training/graph/test_step.py"]
-# Barriers, batches without samples, steps that are done again, XLA.
-BARRIERS = [
-    "tests/training/graph/test_variable_io.py",
-    "tests/training/graph/test_rollback.py",
-    "tests/training/graph/test_accelerated.py",
-]
+STEPS = ["tests/training/graph/test_step.py", "tests/training/graph/test_accelerated.py"]
+# Barriers, batches without samples, steps that are done again.
+BARRIERS = ["tests/training/graph/test_variable_io.py", "tests/training/graph/test_rollback.py"]
 
 
 @pytest.mark.parametrize("files", [BARRIERS, pytest.param(STEPS, marks=SOAK)], ids=["barriers", "steps"])
