@@ -104,7 +104,7 @@ def build_both(folder: Path) -> tuple[Path, Path]:
 
 
 def works(environment: Path, folder: Path) -> None:
-    """Imports, asks for help, plans, trains with one peer, and takes the first steps, by an environment's programs."""
+    """Imports, asks for help, plans, trains alone, and takes the first steps in a job, by an environment's programs."""
     programs = environment / "bin"
     home = run(programs / "python", "-c", "import kungfu; print(kungfu.__file__)", folder=folder).strip()
     assert Path(home).is_relative_to(environment)
@@ -112,11 +112,9 @@ def works(environment: Path, folder: Path) -> None:
     words = ("plan", "simulate", "generated:elan:5", "--gpus", 32, "--policy", "fifo", "--json")
     assert '"makespan_s"' in run(programs / "kungfu", *words, folder=folder)
     (folder / "train.py").write_text(TRAIN)
-    job = [programs / "kungfu-run", "-np", 1, programs / "python", "train.py"]
-    for command in ([programs / "python", "train.py"], job):
-        shown = run(*command, folder=folder)
-        assert "trained 6 steps" in shown, shown
-        assert str(environment) in shown
+    shown = run(programs / "python", "train.py", folder=folder)
+    assert "trained 6 steps" in shown, shown
+    assert str(environment) in shown
     project = folder / "first steps"
     project.mkdir()
     take_first_steps(project, programs=programs)
