@@ -30,6 +30,8 @@ scaling: {samples_per_iteration: 6400, program: train.py, batch: 64}
 cloud: {gpus_per_instance: 2, price: $3.06/h}
 """
 PROGRAM = """
+import time
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -50,6 +52,7 @@ def step(x):
 
 for x in training.batches(np.eye(4, dtype="float32")[np.zeros(640, int)], batch_size=64, epochs=1_000_000, seed=0):
     step(x)
+    time.sleep(0.02)
 """
 
 
@@ -157,7 +160,7 @@ BEGIN_WITHIN_S = END_WITHIN_S = 120.0
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGTERM, *(pytest.param(other, marks=pytest.mark.slow) for other in (signal.SIGINT, signal.SIGHUP))],
+    [signal.SIGTERM, *(pytest.param(other, marks=SOAK) for other in (signal.SIGINT, signal.SIGHUP))],
 )
 def test_a_signal_to_the_command_ends_the_job_that_it_measures(folder: Path, number: int) -> None:
     (folder / "train.py").write_text(WAITING)
