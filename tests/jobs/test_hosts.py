@@ -45,6 +45,7 @@ def test_a_job_on_two_hosts_is_steered_through_the_folder_of_either(
         assert [row["step"] for row in ended.metrics] == [row["step"] for row in both[0].metrics]
 
 
+@SOAK
 def test_the_first_host_is_killed_and_the_second_is_taken_away(tmp_path: Path) -> None:
     with training(tmp_path, slots=(1, 1, 3), size=3) as run:
         run.faults("at step 10 kill host 0; once settled notice host 1")
