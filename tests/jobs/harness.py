@@ -278,8 +278,8 @@ def left_in(folder: Path) -> dict[int, Any]:
 
 
 def endless(tmp_path: Path) -> list[object]:
-    """What makes ``network.py`` train until it is stopped, more slowly while there are two peers."""
-    return ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
+    """What makes ``network.py`` train until it is stopped, and leave the machine to what a test waits for."""
+    return ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--pause-s", 0.04]
 
 
 def asked(folder: Path, capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> Any:

@@ -64,7 +64,7 @@ def many_epochs(tmp_path: Path, *options: object, epochs: int) -> Iterator[Job]:
 
 def test_the_leader_is_killed_during_a_checkpoint_and_another_peer_is_frozen(tmp_path: Path) -> None:
     """The leader is killed while a checkpoint is written, and another peer is frozen for a while."""
-    with many_epochs(tmp_path, "--heartbeat", 60, epochs=40) as job:
+    with many_epochs(tmp_path, "--heartbeat", 60, epochs=24) as job:
         faults = ("now checkpoint", "now kill coordinator", "once settled freeze rank 0 for 1.5 s")
         found = chaos(job.folder, *by_hand(*faults), "--within", 100)
     assert found.code == 0, (found.report, found.said)

@@ -98,7 +98,9 @@ def test_a_peer_that_dies_before_the_barrier_is_named_and_the_barrier_repeated(t
     assert (decision["step"], decision["asked"]) == (5, 3), "what the broken barrier was asked is not forgotten"
 
 
-@pytest.mark.parametrize("option", [("--deadline", 3), ("--heartbeat", 1.5)], ids=["deadline", "heartbeat"])
+@pytest.mark.parametrize(
+    "option", [("--deadline", 3), pytest.param(("--heartbeat", 1.5), marks=SOAK)], ids=["deadline", "heartbeat"]
+)
 def test_a_peer_that_stands_still_is_killed_and_the_others_go_on(tmp_path, option):
     with started(tmp_path, "-np", 2, "--failures", 0, *option, program="failing.py", arguments=["endless"]) as job:
         job.steps(3)
@@ -168,7 +170,7 @@ def test_the_run_goes_on_without_a_joiner_that_does_not_get_ready(tmp_path, how,
     assert missing["peers"] == [2]
     assert message in missing["reason"]
     assert ended.all_of(event)[0]["peer"] == 2
-    assert [row["step"] for row in ended.metrics] == list(range(1, 1001)), "no step was lost over it"
+    assert [row["step"] for row in ended.metrics] == list(range(1, 301)), "no step was lost over it"
 
 
 @pytest.mark.parametrize(("how", "hears", "steps"), [("stop", 2, 10), ("last", 1, 40)], ids=["stop", "last"])
@@ -189,7 +191,7 @@ def test_the_others_end_well_if_rank_0_dies_while_it_announces_the_end(tmp_path,
 def test_a_late_peer_is_named_and_one_with_notice_leaves_in_good_order(tmp_path):
     """A late peer is named while the others wait, and one with notice leaves in good order."""
     options = ("-np", 2, "--preemptions", 0, "--deadline", 20, "--heartbeat", 20)
-    with started(tmp_path, *options, program="failing.py", arguments=["endless"], executed=True) as job:
+    with started(tmp_path, *options, program="failing.py", arguments=["endless"]) as job:
         job.steps(3)
         job.signal(signal.SIGSTOP, peer=1)
         late = job.event("late")

@@ -43,10 +43,10 @@ def largest_batches(ended: Ended) -> dict[int, int]:
 
 def test_a_peer_joins_in_the_background_and_two_leave_without_a_sample_lost(tmp_path):
     ended, found = trained(
-        tmp_path, "-np", 2, "--max", 3, epochs=70, schedule={"0": 2, "20": 3, "400": 1}, patient_at=2, every=100
+        tmp_path, "-np", 2, "--max", 3, epochs=30, schedule={"0": 2, "20": 3, "200": 1}, patient_at=2, every=100
     )
     assert ended.sizes == [2, 3, 1]
-    assert_exact(found, epochs=70)
+    assert_exact(found, epochs=30)
     assert_streams_go_on(found, job=ended.all_of("started")[0]["job"], joiners={2})
     assert {peer: one["heard"] for peer, one in found.items()} == {
         0: [["grew", 2, 3], ["shrank", 3, 1]], 1: [["grew", 2, 3]], 2: [["joined", 0, 3]]

@@ -26,7 +26,7 @@ def test_spares_join_for_a_request_and_for_a_killed_peer_and_end_with_the_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Spares join for a request and for a killed peer, and the last one ends with the job."""
-    with on_one_host(tmp_path, "--spares", 1, size=2, epochs=40) as (job, steered):
+    with on_one_host(tmp_path, "--spares", 1, size=2, epochs=20, more=["--sleep-s", 0.1]) as (job, steered):
         ready_spare(job, 2)
         status = asked(job.folder, capsys, "status")
         assert [peer["state"] for peer in status["peers"]] == ["training", "training", "spare"]
@@ -50,7 +50,8 @@ def test_spares_join_for_a_request_and_for_a_killed_peer_and_end_with_the_job(
 
 def test_a_spare_replaces_a_peer_of_the_leaders_host_under_the_next_leader(tmp_path: Path) -> None:
     """The host that leads is killed: the next leader knows the spare, which takes the place of the lost peer."""
-    with training(tmp_path, "--spares", 1, slots=(1, 2, 1), size=3) as run:
+    given = {"slots": (1, 2, 1), "size": 3, "epochs": 20, "more": ["--sleep-s", 0.1]}
+    with training(tmp_path, "--spares", 1, **given) as run:
         ready_spare(run.hosts[1], 3)
         run.faults("at step 10 kill host 0")
         _, ended, _ = run.ends(-signal.SIGKILL, 0, 0, tells=1)

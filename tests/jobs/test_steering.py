@@ -61,27 +61,29 @@ def test_a_job_is_resized_thinned_migrated_kept_and_stopped_by_commands(
     assert "with exit code 0: training ended, and every peer exited normally\n" in capsys.readouterr().out
 
 
-WANTS_4 = ("--max", 4, "--policy", "schedule({1: 4})")
+def wants(size: int) -> tuple[object, ...]:
+    """The options of a job whose policy asks for a size from the first step on."""
+    return ("--max", size, "--policy", f"schedule({{1: {size}}})")
 
 
 def test_a_size_that_a_person_holds_is_changed_by_no_policy_until_it_is_released(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A policy wants 4 peers and its joiners are under way; then rank 0 is lost, which knows of the hold."""
+    """A policy wants 3 peers and its joiner is under way; then rank 0 is lost, which knows of the hold."""
     arguments = endless(tmp_path)
-    with started(tmp_path, "-np", 2, *WANTS_4, program="network.py", arguments=arguments) as job:
-        job.event("decision", rule="schedule", asked=4)
+    with started(tmp_path, "-np", 2, *wants(3), program="network.py", arguments=arguments) as job:
+        job.event("decision", rule="schedule", asked=3)
         assert asked(job.folder, capsys, "resize", 2, "--hold")["state"] == "carried out"
-        assert job.event("superseded", rule="schedule", held=2)["asked"] == 4
+        assert job.event("superseded", rule="schedule", held=2)["asked"] == 3
         job.signal(signal.SIGKILL, peer=0)
         job.event("rescale", **{"from": 1, "to": 2})
         where = asked(job.folder, capsys, "status")["membership"]
         assert (where["size"], where["target"], where["held_at"]) == (2, 2, 2)
         assert main(["why", str(job.folder)]) == 0
         shown = " ".join(capsys.readouterr().out.split())
-        assert shown.count("held at 2 by a person until it is released: schedule wants 4 peers") == 1, "once"
+        assert shown.count("held at 2 by a person until it is released: schedule wants 3 peers") == 1, "once"
         assert asked(job.folder, capsys, "resize", "--release")["state"] == "carried out"
-        job.event("rescale", to=4, deadline_s=120.0)
+        job.event("rescale", to=3, deadline_s=120.0)
         assert asked(job.folder, capsys, "stop")["state"] == "carried out"
         ended = job.end()
     told = ended.events
@@ -93,7 +95,7 @@ def test_a_size_that_a_person_holds_is_changed_by_no_policy_until_it_is_released
 
 @SOAK
 def test_a_hold_outlives_the_leading_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line, slots = ("-np", 3, *WANTS_4), (1, 2, 2)
+    line, slots = ("-np", 3, *wants(4)), (1, 2, 2)
     with started_on_hosts(tmp_path, *line, slots=slots, program="network.py", arguments=endless(tmp_path)) as hosts:
         hosts[1].event("decision", rule="schedule", asked=4)
         assert asked(hosts[0].folder, capsys, "resize", 3, "--hold", 3600)["state"] == "carried out"

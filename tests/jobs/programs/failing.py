@@ -110,7 +110,7 @@ def main() -> None:
     x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     batch_size = 1 if HOW == "small-batch" else 10
     slow = ("endless", "stopped-in-barrier", "killed-writing", "killed-when-asked")
-    epochs = 10**6 if HOW in ("raise", "break", "killed-in-step", *slow) else 500
+    epochs = 10**6 if HOW in ("raise", "break", "killed-in-step", *slow) else 150
     for batch in training.batches(x, batch_size=batch_size, epochs=epochs, seed=0):
         step(batch)
         if PEER == 1 and int(optimizer.iterations) == 5 and HOW in ("raise", "end-slowly"):
@@ -120,7 +120,7 @@ def main() -> None:
         if HOW in slow:
             time.sleep(0.05)
         elif not FILE.exists():
-            time.sleep(0.25)  # the steps must last longer than anything that is waited for meanwhile
+            time.sleep(0.5)  # the steps must last longer than anything that is waited for meanwhile
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A small network with convolution, BatchNorm and Dropout that follows a schedule of sizes and records what it saw.
 
 Each peer leaves DIR/PEER.json: how often it trained on each sample, its traces, its metric and the job's, and digests
-of its state. With as many peers as ``--patient-at`` says each step takes 40 ms more; ``--max-local`` is the largest
-micro-batch. With ``--every`` a policy asks for a checkpoint every so many steps.
+of its state. Each step takes ``--pause-s`` more, and with as many peers as ``--patient-at`` says 40 ms more;
+``--max-local`` is the largest micro-batch. With ``--every`` a policy asks for a checkpoint every so many steps.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def build() -> keras.Model:
 
 def main() -> None:
     amounts = {"samples": 100, "batch_size": 12, "epochs": 1, "max_local": None}
-    given = options(results=Path(), schedule={}, keep="local_batch_size", patient_at=0, every=0, **amounts)
+    given = options(results=Path(), schedule={}, keep="local_batch_size", patient_at=0, pause_s=0.0, every=0, **amounts)
 
     x = np.random.default_rng(0).normal(size=(given.samples, 4)).astype(np.float32)
     data = (x, x.sum(axis=1, keepdims=True), np.arange(given.samples))
@@ -83,6 +83,7 @@ def main() -> None:
     done = 0
     for x, y, index in training.batches(data, **walk):
         done += step(x, y, index) is not training.SKIPPED
+        time.sleep(given.pause_s)
         if training.size == given.patient_at:
             steps = int(optimizer.iterations)
             wanted = max((at, size) for at, size in {0: training.size, **sizes}.items() if at <= steps)[1]
