@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kungfu.cli.report.curves import MOST_CURVES, MOST_GROUPS, Curves
