@@ -14,6 +14,8 @@ from tests.soak import SOAK
 
 # Nothing of the job survives the loss of a peer.
 ALL_OR_NOTHING = ("--min", 2, "--failures", 0)
+# Each executed peer loads TensorFlow, and tears its interpreter down.
+EITHER = pytest.mark.parametrize("executed", [False, pytest.param(True, marks=SOAK)], ids=["forked", "executed"])
 
 
 def failed(ended: Ended) -> str:
@@ -40,8 +42,10 @@ def test_a_script_that_raises_at_import_ends_the_job_with_its_error(tmp_path):
     assert "ImportError: no module of that name, on purpose" in failed(ended)
 
 
-def test_an_error_in_one_rank_is_the_root_and_not_what_the_other_lost_by_it(tmp_path):
-    ended = ran(tmp_path, "-np", 2, *ALL_OR_NOTHING, program="failing.py", arguments=["raise"], executed=True, code=1)
+@EITHER
+def test_an_error_in_one_rank_is_the_root_and_not_what_the_other_lost_by_it(tmp_path, executed):
+    given = {"arguments": ["raise"], "executed": executed, "code": 1}
+    ended = ran(tmp_path, "-np", 2, *ALL_OR_NOTHING, program="failing.py", **given)
     assert failed(ended).startswith("rank 1 (peer 1)")
     assert "ValueError: the fifth step was wrong, on purpose" in failed(ended)
 
@@ -138,8 +142,9 @@ def test_a_leader_that_stands_still_at_a_barrier_is_killed_before_the_deadline(t
     assert recovered["stop_s"] < 45, "its deadline is 60 s"
 
 
-def test_an_interrupt_ends_everything_as_quickly(tmp_path):
-    with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"], executed=True) as job:
+@EITHER
+def test_an_interrupt_ends_everything_as_quickly(tmp_path, executed):
+    with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"], executed=executed) as job:
         job.steps(3)
         ended_by(signal.SIGINT, job)
 
