@@ -117,7 +117,6 @@ def build_symbolically(model: Any, batch: Any) -> None:
     """Builds a compiled model, its metrics and its optimizer for batches like this one, without running anything.
 
     Args:
-        model: A compiled model.
         batch: ``keras.KerasTensor`` in the structure of a batch of ``fit``.
     """
     model._symbolic_build(data_batch=batch)
@@ -254,7 +253,6 @@ def call_traced(function: Any, tensors: Sequence[Any], captured: Sequence[Any]) 
     and casts each argument, or 0.35 ms for a call of the ``tf.function``, which looks up the trace by all captures.
 
     Args:
-        function: The concrete function.
         tensors: The arguments; a wrong dtype or rank fails inside the function.
         captured: The function's ``captured_inputs``.
     """

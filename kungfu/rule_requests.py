@@ -128,7 +128,6 @@ def requests_of(
     Args:
         fired: The fired rules, without shadow rules.
         view: The view to which the ranks in the masks belong.
-        call: Calls a hook, and returns its requests.
         speeds: Returns the speeds of peers by id, if measured. If the budget allows fewer replacements
             than a rule requests, the slowest peers are replaced.
     """

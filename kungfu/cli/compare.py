@@ -46,13 +46,11 @@ class ComparedRun:
     """A run prepared for comparison; arrays have one entry per step, or per group of steps of a long run.
 
     Attributes:
-        count: The number of steps.
         over: The values on each x axis of the plot, at the end of each step or group: seconds since training began,
             the number of the step, samples, and peer-seconds.
         figures: The loss, the size and the samples per second, in the same groups.
         loss: The typical loss around each step.
         speed: The typical samples per second around each step.
-        job: The job at the end of its record.
     """
 
     name: str
@@ -154,7 +152,6 @@ def compare_runs(folders: Sequence[Path], *, goal: float | None = None) -> Compa
     """Compares the runs in some folders.
 
     Args:
-        folders: The folders of the runs.
         goal: The loss for which to compare times; the lowest loss that all runs reach, if none is given.
 
     Raises:

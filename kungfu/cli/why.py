@@ -171,7 +171,6 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
 
     Args:
         events: The events of the run, which give the last step and the losses of peers.
-        metrics: The measured steps.
 
     >>> missing_steps([], [{"step": step} for step in (39, 40, 45)])
     ['steps 41 to 44 are not in metrics.jsonl']

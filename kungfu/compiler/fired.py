@@ -23,8 +23,6 @@ class FiredRule:
 
     Args:
         step: The step after which the rule fired.
-        rule: The name of the rule.
-        action: The request of the rule.
         value: The requested number; NaN if there is none.
         inputs: The values that the rule read, by name.
         ranks: The ranks that the rule's mask selects; on a modelled cluster, as far as the budget allows.
@@ -89,7 +87,6 @@ def fired_on_rescale(
     false, its number is not finite, or its number is the present value.
 
     Args:
-        plan: The plan with the rules.
         sources: The numbers of `kungfu.signal.sources.RESCALE_SOURCES`: `size` is the new size, `global_batch_size`
             already reflects the rescale's `keep`, `learning_rate` is the final rate of a ramp in progress.
         step: The step before the barrier.

@@ -39,7 +39,6 @@ class Replay:
     """Runs a plan step by step for a whole cluster, with recorded or invented values of the plan's sources.
 
     Args:
-        plan: The plan to run.
         size: The number of peers at the start.
         backend: Creates a step's backend from the step's sources and the size; by default, the native library is used.
 
@@ -117,7 +116,6 @@ class Replay:
         """Changes the size of the cluster: new peers get the ranks after those of the peers that stay.
 
         Args:
-            size: The new number of peers.
             stayed: The previous ranks of the peers that stay; by default the last peers leave.
 
         On rescale:

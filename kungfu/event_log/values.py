@@ -137,7 +137,6 @@ def held_words(size: int, until: float | None, *, now: float | None) -> str:
     """A person's hold on the size, with the time of day at which it ends.
 
     Args:
-        size: The number of peers.
         until: The end of the hold, in seconds since 1970; ``None`` for a hold until it is released.
         now: The present time, in seconds since 1970; a hold that ends on another day is shown with its date.
 

@@ -44,8 +44,6 @@ class JobCallbacks:
     """The callbacks of one ``fit`` on one peer.
 
     Args:
-        callbacks: The user's callbacks.
-        model: The model that ``fit`` trains.
         verbose: 0 for silence, 1 for a progress bar, 2 for a line per epoch.
         params: ``epochs`` and ``steps``, in Keras' form.
 
@@ -159,7 +157,6 @@ class JobCallbacks:
         """Sets the attributes of callbacks to the values on one rank.
 
         Args:
-            peers: The peers of the view.
             group: The callbacks: "all", the "writers" (which run on rank 0 alone), or the "others".
             rank: The rank whose values the other peers adopt.
             written: The last epoch at whose end the writers were called, possibly by an earlier rank 0.

@@ -220,7 +220,6 @@ def decide(
     """The next action of a peer, from its progress and the position of the job.
 
     Args:
-        progress: The progress of the peer.
         position: The position of the job after its last step (epoch, offset, view), as this peer knows it.
         reported: The state from which all peers of a new view continue, once it is reported.
         stopped: True if a policy or a request has ended training.

@@ -221,7 +221,6 @@ class WholeBatchLosses:
     If the denominator is the number of samples, the scale is 1, and no message is sent.
 
     Args:
-        peer: Returns this peer's share of the step.
         sums: Returns the sums of tensors over the peers; sends a message with a given tag.
 
     Cost:

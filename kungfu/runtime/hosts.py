@@ -47,7 +47,6 @@ def parse_store(store: str, job: str) -> StoreAddress:
 
     Args:
         store: The address, as ``etcd://HOST:PORT``.
-        job: The name of the job.
 
     Raises:
         UsageError: The text is no such address, or the name has other characters than letters, digits, ".", "_", "-".
@@ -134,7 +133,6 @@ def own_index(
         named: The name of the host that the user has chosen; ``None`` to choose the host whose name resolves to a local
             address.
         local_addresses: The addresses of this machine; loopback addresses always count as local too.
-        resolve: Returns the addresses of a name.
 
     Raises:
         UsageError: ``named`` is not in the list, or this machine matches no host or several hosts.

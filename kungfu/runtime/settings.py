@@ -81,13 +81,9 @@ class Settings:
     """The settings of one peer.
 
     Args:
-        job: The job's name.
-        peer: The peer's id.
         agent: The address of the agent on the peer's host.
         secret: The job's secret, hexadecimal, drawn at random for each job.
         attachment: The name of the attachment, which implements the all-reduce.
-        limits: The limits of the job's size.
-        deadlines: The longest waits.
         policies: The policies named on the command line, in order.
         recording: The content of the trace: every step, or nothing.
         checkpoints: The folder for checkpoints, and the checkpoint to resume from.

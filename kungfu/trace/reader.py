@@ -30,7 +30,6 @@ class RecordedStep:
     """One step of the whole cluster.
 
     Attributes:
-        step: The number of the step, from 1.
         view: The version of the view in which the step was done.
         local: Each peer's local sources by name, in rank order, including local gradient reductions under names like
             ``norm_squared(grads)``.
@@ -72,7 +71,6 @@ class Trace:
     """A recorded run.
 
     Attributes:
-        steps: The complete steps, in order.
         snapshots: The complete snapshots, in order.
         plan: The plan that ran; None if the record does not contain the plan.
         policies: The policies named by ``kungfu-run --policy``.

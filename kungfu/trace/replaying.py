@@ -68,8 +68,6 @@ def replay(plan: CompiledPolicies, trace: Trace, *, whose: Literal["the run's", 
     """Replays `plan` over the steps of `trace`, from the first step numbered `start` or higher.
 
     Args:
-        plan: The compiled policies to replay.
-        trace: The recorded run.
         whose: With "the run's", the plan starts from the snapshot before `start`, and its folds and decisions are
             compared with those of the run. With "another", the plan starts with fresh folds, and its decisions have no
             effect on the recorded inputs.

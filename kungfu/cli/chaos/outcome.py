@@ -51,7 +51,6 @@ class FaultOutcome:
 
     Args:
         time: The time at which the fault was carried out, in seconds since 1970.
-        step: The number of steps of the job at that time.
         noticed_s: Seconds from the last step before the fault until the job noticed the loss.
         stop_s: Seconds for which training stopped.
         whole_s: Seconds from the end of the fault until the job was whole again, including replacements of lost peers.
@@ -83,10 +82,7 @@ class ChaosReport:
     """The report on a job under injected faults: the outcome of each fault, and the guarantees that failed.
 
     Args:
-        job: The name of the job.
-        faults: The outcome of each fault.
         views: The views that began during the injection; all peers of a view must hold the same state.
-        samples: The check of the samples against the record.
         events: The events, in the words of ``kungfu why``.
         code: The exit code of the job; ``None`` if it has not ended.
         problems: Descriptions of the guarantees that did not hold; empty if all held.
@@ -120,14 +116,9 @@ def report_chaos(
     """The report on a job under injected faults.
 
     Args:
-        injections: The result of injecting each fault.
-        events: The events of the whole run.
         rows: The lines of the metrics, from shortly before the first fault.
-        job: The name of the job.
         since: The time at which the injection began, in seconds since 1970.
         within_s: The limit for the job to be whole again after a fault, in seconds.
-        samples: The check of the samples against the record.
-        code: The exit code of the job; ``None`` if it has not ended.
     """
     after = [event for event in events if event.time is not None and event.time >= since]
     # Rows without a time are ignored; for a repeated step, the last row counts.

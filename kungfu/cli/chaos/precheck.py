@@ -30,7 +30,6 @@ class PrecheckedFault:
         hits: The processes that the fault hits, as text: peer, host and process id.
         obstacle: The reason why the fault cannot be carried out; empty if it can.
         ends_job: True if the obstacle is that the fault would certainly end the job.
-        remark: A remark on the fault.
     """
 
     when: str
@@ -54,9 +53,6 @@ def precheck(
     """Previews each fault on the present job, assuming the earlier resizes of the schedule, but not the earlier losses.
 
     Args:
-        faults: The faults of the schedule, in order.
-        job: The job according to its record.
-        status: The present status of the job.
         local_hosts: The hosts of the job that are this machine.
         own_agent: The process id of the kungfu-run whose record is read.
         is_watched: True if the record of another host is followed as well.

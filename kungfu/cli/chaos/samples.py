@@ -26,7 +26,6 @@ class CountedStep:
     """A step of the whole job, as rank 0 recorded it.
 
     Args:
-        step: The number of the step.
         done: Samples done before the step.
         samples: Samples of the step, of all peers.
         epoch_samples: Samples of an epoch; 0 if unknown.
@@ -43,8 +42,6 @@ class SampleCheck:
     """The result of the check of samples against the record.
 
     Args:
-        samples: The number of samples that were checked.
-        found: The finding as text.
         problems: Descriptions of the steps at which samples were lost or used twice.
         notes: The questions that the record cannot answer.
     """
@@ -99,9 +96,6 @@ def _step(line: bytes) -> tuple[int, CountedStep] | None:
 def check_steps(steps: Sequence[CountedStep]) -> SampleCheck:
     """Checks that each step began at the end of the previous one, and that no step went beyond the end of its epoch.
 
-    Args:
-        steps: The recorded steps, in order.
-
     >>> check_steps([CountedStep(1, 0, 12, 20), CountedStep(2, 12, 8, 20)]).found
     '20 samples of steps 1 to 2, each step from where the one before it ended'
     >>> check_steps([CountedStep(1, 0, 12), CountedStep(2, 10, 12)]).problems
@@ -137,7 +131,6 @@ def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleChec
     """Checks that every whole epoch had the same number of samples, from the metrics alone.
 
     Args:
-        rows: The lines of the metrics.
         since: An epoch with a step after this step is checked; earlier epochs define the expected number of samples.
 
     >>> rows = [{"step": 2 * epoch + one, "epoch": epoch, "batch": 6} for epoch in range(4) for one in (1, 2)]

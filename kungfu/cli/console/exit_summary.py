@@ -31,9 +31,7 @@ def exit_summary(
     """The lines of the summary: the failure and its peer, the peer's last output and log file, the exit code.
 
     Args:
-        code: The exit code of the job.
         failure: The root cause; None if the job did not fail.
-        folder: The folder of the run's record.
         totals: Joiners that were late, and the durations of steps and rescales; shown after a successful run.
         gaps: Descriptions of the parts of the record that could not be written.
         leaves: True if the job continues without this host.
@@ -72,7 +70,6 @@ def fitted(line: str, *, width: int | None, style: str = "") -> Text:
     Args:
         line: A line from `exit_summary`; the printed output of a peer is not wrapped.
         width: The columns of the terminal; ``None`` for other outputs.
-        style: The style of the text.
 
     >>> print(fitted("  the record so far: kungfu why runs/a", width=30))
       the record so far:

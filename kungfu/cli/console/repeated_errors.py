@@ -28,14 +28,7 @@ class _Error:
 
 @dataclass
 class _Held:
-    """The lines that may repeat a traceback of another peer, and the times of the first and the newest line.
-
-    Attributes:
-        errors: The tracebacks of other peers.
-        lines: The held lines.
-        since: The time of the first line.
-        at: The time of the newest line.
-    """
+    """The lines that may repeat a traceback of another peer, and the times of the first and the newest line."""
 
     errors: list[_Error]
     lines: list[str]
@@ -58,12 +51,7 @@ class _Held:
 
 
 class RepeatedErrors:
-    """Passes the lines of peers on to ``show_line``, with repeated tracebacks shortened; for many threads.
-
-    Args:
-        show_line: Shows a line of a peer.
-        clock: The time in seconds.
-    """
+    """Passes the lines of peers on to ``show_line``, with repeated tracebacks shortened; for many threads."""
 
     def __init__(self, show_line: Callable[[str, str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._show_line, self._clock = show_line, clock

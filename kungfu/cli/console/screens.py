@@ -191,13 +191,7 @@ def packed(pieces: Sequence[Text], *, width: int, gap: str = " ", indent: str = 
 
 
 class LiveScreen:
-    """A screen that paints on ``console`` only when `show` is called, so that the caller decides how often.
-
-    Args:
-        console: The console to paint on.
-        clock: Returns seconds since a fixed time.
-        now: Returns the seconds since 1970.
-    """
+    """A screen that paints on ``console`` only when `show` is called, so that the caller decides how often."""
 
     def __init__(
         self, console: Console, *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
@@ -248,11 +242,6 @@ class PlainScreen:
     """A screen that writes lines to ``stream``, and from time to time the status after a new step.
 
     The status is written at most every five seconds, or every thirty while a `fit` that prints its own progress trains.
-
-    Args:
-        stream: The stream to write to.
-        clock: Returns seconds since a fixed time.
-        now: Returns the seconds since 1970.
     """
 
     def __init__(

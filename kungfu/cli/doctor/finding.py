@@ -21,8 +21,6 @@ class Finding:
     """The result of one check.
 
     Args:
-        check: The name of the check.
-        found: The finding as text.
         severity: "remark" if kungfu works, but not as well as it could; "problem" if kungfu does not work.
         advice: The remedy; empty if there is nothing to do.
         host: The host that the finding is about; empty for this host.

@@ -44,7 +44,6 @@ class HostAnswer:
 
     Args:
         facts: The facts that the host sent; ``None`` if the host was not reached.
-        error: The reason why the host was not reached.
         ahead_s: The minimum seconds by which that host's clock is ahead of this host's clock; negative if behind.
         has_asked: True if that host has reached this host.
     """
@@ -78,12 +77,7 @@ def exchange(
     """Exchanges facts with the other hosts, which run the same command; returns their answers by host index.
 
     Args:
-        hosts: All hosts.
-        index: The index of this host.
-        facts: The facts of this host.
-        secret: The secret that the hosts share.
         wait_s: Seconds to wait for the other hosts.
-        clock: Returns the present time, in seconds since 1970.
 
     Raises:
         UsageError: Another program listens on this host's port.

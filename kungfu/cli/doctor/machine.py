@@ -27,12 +27,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_machine(*, slots: int, attachment: AttachmentName) -> Iterator[Finding]:
-    """The findings about this machine.
-
-    Args:
-        slots: The number of peers that the machine must have room for.
-        attachment: The attachment of the job.
-    """
+    """The findings about this machine."""
     yield _cores(slots)
     yield _devices(slots)
     yield _memory(free_memory_bytes(), slots=slots)

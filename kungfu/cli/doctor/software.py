@@ -56,9 +56,7 @@ def check_software(
     """The findings about the software.
 
     Args:
-        probe: The result of loading TensorFlow, the op and Horovod.
         attachment: The attachment of the job; a missing Horovod is a problem only for attachment "horovod".
-        libraries: The installed versions by name.
         supported: The supported versions by name; a library without an entry may have any version.
         devices: The devices that this host's peers share, by their names in CUDA.
     """

@@ -91,10 +91,7 @@ def draw_curve(
     """Draws a curve with a pale band between its extremes, and gaps at points with mostly non-finite steps.
 
     Args:
-        panel: The panel to draw in.
         x: The x values of the points; the value of a point applies from the x of the previous point to its own x.
-        curve: The curve to draw.
-        color: The color of line and band.
         line: The smoothed line, if the values jump from step to step; ungrouped values are then drawn pale.
         is_stepped: True to draw steps instead of slopes between values.
         look: Further arguments for matplotlib's line.

@@ -27,7 +27,6 @@ def draw_command(folder: Path, target: Path | None, *, signals: Sequence[str] | 
     loss, samples/s, and each signal.
 
     Args:
-        folder: The folder that kungfu-run wrote.
         target: The path of the PNG; by default ``run.png`` in the folder.
         signals: The names of the signals to draw; by default the first few that change.
 

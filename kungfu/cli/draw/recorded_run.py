@@ -41,7 +41,6 @@ class RecordedRun:
             named signals, the learning rate, and `FRACTIONS`.
         lost: The steps with a non-finite loss; only the first one of each group.
         lost_as: The kind of the first non-finite loss, as text; empty if every loss is finite.
-        events: The events of the run.
     """
 
     steps: Series

@@ -112,11 +112,7 @@ def event_command_process(record: Path, asked: EventCommand, *, report: Callable
 
 
 class EventSelector:
-    """Selects the events for a command while the agent of this host leads the job; follows the job.
-
-    Attributes:
-        job: The job according to the events so far.
-    """
+    """Selects the events for a command while the agent of this host leads the job; follows the job."""
 
     def __init__(self, kinds: Collection[str], host: int | str, *, since: float = 0.0) -> None:
         self._kinds, self._host, self._since, self.job = kinds, host, since, Job()
@@ -166,10 +162,7 @@ class CommandRunner:
     """Runs a command for events, one at a time; reports the first failure, and counts the others.
 
     Args:
-        command: The command line, for ``sh``.
         variables: The environment variables of an event.
-        end: The end of the job.
-        report: Called with remarks.
         limit_s: The maximum number of seconds of a command.
     """
 
@@ -248,13 +241,6 @@ def run_for_events(
     asked: EventCommand, record: Path, end: EndDeadline, *, report: Callable[[str], None], limit_s: float = _LIMIT_S
 ) -> None:
     """Runs a command for the events of a record until the job is over.
-
-    Args:
-        asked: The command, and its events.
-        record: The folder of the record.
-        end: The end of the job.
-        report: Called with remarks.
-        limit_s: The maximum number of seconds of a command.
 
     Raises:
         UsageError: The record is of another version, or cannot be read.

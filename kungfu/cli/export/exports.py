@@ -41,10 +41,6 @@ class Exports:
     Args:
         tensorboard: The folder of TensorBoard; this run is written to a folder within that folder.
         suffix: The suffix of the run's folder for this host, since each of several hosts writes a separate folder.
-        metrics: The address that serves metrics to Prometheus.
-        page: The address that serves the page of the job.
-        on_event: The command for events.
-        mlflow: The tracking server of MLflow.
     """
 
     tensorboard: Path | None = None
@@ -137,7 +133,6 @@ class RunningExports:
     """The exports of a running job.
 
     Args:
-        listeners: The listeners for events and steps.
         is_preempted: Set to True at the end of the job if this machine may soon be gone: no scrape is then awaited.
     """
 

@@ -30,7 +30,6 @@ def export_growing(
     """Exports a record, including lines that are added later, until the run is over.
 
     Args:
-        record: The folder that kungfu-run writes.
         made_of: Makes the batches of new lines of the record.
         write: Writes a batch whole or not at all; raises ``OSError`` if the batch must be retried.
         target: The name of the destination in remarks.

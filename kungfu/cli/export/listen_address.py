@@ -73,8 +73,6 @@ def is_known(hosts: Sequence[str], address: str, *, printed_host: str = "") -> b
     interface are accepted; so are the names of this machine if the server listens for other machines.
 
     Args:
-        hosts: The values of the header.
-        address: The address of the server.
         printed_host: The name or the address in the URL that was printed for users.
 
     >>> [is_known([host], "127.0.0.1") for host in ("127.0.0.1", "localhost:80", "[::1]:80", "evil.example", "")]

@@ -49,10 +49,6 @@ class MetricsServer:
     If the server cannot listen, it reports this once, and the job continues without metrics.
 
     Args:
-        registry: The metrics to serve.
-        address: The address of the server.
-        report: Called with remarks for the user.
-        limits: The limits of the server's connections.
         is_preempted: True if this machine may be gone soon, so that the end waits for no scrape.
 
     Attributes:

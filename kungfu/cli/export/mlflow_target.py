@@ -25,7 +25,6 @@ class MlflowTarget:
     """The tracking server or store of MLflow for a job.
 
     Args:
-        uri: The tracking URI.
         host: The index of this host, or its name if it joins a job; None for a recorded run. Of several hosts, only the
             one that leads the job writes.
         parameters: The parameters of the run that the record lacks.

@@ -69,7 +69,6 @@ class BatchMaker:
 
     Args:
         job: The job at the start; ``host`` writes its run.
-        host: The index or the name of this host; None for a recorded run.
     """
 
     def __init__(self, job: Job, host: int | str | None) -> None:
@@ -125,14 +124,7 @@ def _writes(job: Job, host: int | str | None) -> bool:
 
 
 class MlflowRun:
-    """The run of one job in MLflow; created with the first batch, or found if it exists.
-
-    Args:
-        job: The job, which has started.
-        record: The folder of the job's record.
-        target: The tracking server.
-        report: Called with the name of the run.
-    """
+    """The run of one job in MLflow; created with the first batch, or found if it exists."""
 
     def __init__(self, job: Job, record: Path, target: MlflowTarget, *, report: Callable[[str], None]) -> None:
         self._job, self._record, self._target, self._report = job, record, target, report
@@ -263,10 +255,7 @@ def export_record(
     """Writes a record to MLflow, including lines that are added later, until the run is over.
 
     Args:
-        record: The folder that kungfu-run writes.
-        target: The tracking server.
         is_over: Waits up to the given seconds for the end of the run, and returns True at the end.
-        report: Called with remarks.
 
     Returns:
         True if everything was written that this host has to write.

@@ -30,8 +30,6 @@ class SideProcess:
 
     Args:
         name: The prefix of the process's remarks.
-        module: The Python module to run.
-        arguments: The arguments of the module.
         subject: The name of the process's output, for the message that the output stops as the process ended early.
         end_within_s: Seconds that the process may take after the end of the job.
         report: Called with remarks for the user, from another thread.

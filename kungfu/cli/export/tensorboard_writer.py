@@ -150,8 +150,6 @@ def export_record(
     """Writes a record for TensorBoard, including lines that are added later, until the run is over.
 
     Args:
-        record: The folder that kungfu-run writes.
-        target: The folder of the run in TensorBoard.
         is_over: Waits up to the given seconds for the end of the run, and returns True at the end.
         report: Called with a remark when writing the events fails, and when writing succeeds again.
 

@@ -31,14 +31,9 @@ class JobSummary:
     """The summary of a job that is over on this host.
 
     Attributes:
-        job: The name of the job.
         ended: The end of its kungfu-run, in seconds since 1970; None if kungfu-run was killed.
         code: The exit code of kungfu-run; None if kungfu-run was killed.
-        reason: The reason for the end.
         has_failed: True if the job did not reach its end: it failed, or was ended by Ctrl-C or a signal.
-        figures: The figures of the newest steps.
-        progress: The progress of the training.
-        totals: The totals over the record.
         checkpoint: The folder of the newest checkpoint; empty if there is none.
     """
 

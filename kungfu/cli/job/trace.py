@@ -31,11 +31,9 @@ def write_traces(
     """Makes peers record a profile at the same time, and prints the folders of the files.
 
     Args:
-        folder: The folder of the job.
         seconds: The length of the trace.
         peers: The ids of the peers; ``None`` for all peers in the view.
         target: The folder for the traces, on the host of each peer; ``None`` for a folder within the job's folder.
-        form: The format of the output.
 
     Returns:
         The exit code: 0, or 1 if a peer could not be traced.

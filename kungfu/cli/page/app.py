@@ -31,14 +31,7 @@ Answerer = Callable[[Asked], dict[str, Any]]
 
 
 class PageApp:
-    """The page of a run as an ASGI application.
-
-    Args:
-        log: The updates of the page.
-        control: Submits requests to the job.
-        peer_log: Returns the end of a peer's log.
-        limits: The limits for browsers.
-    """
+    """The page of a run as an ASGI application."""
 
     def __init__(
         self, log: UpdateLog, control: JobControl, *, peer_log: Callable[[str], str], limits: PageLimits

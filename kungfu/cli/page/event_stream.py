@@ -44,7 +44,6 @@ class UpdateLog:
     """The newest updates, published by one thread; ``whole`` returns the whole state, for new and late readers.
 
     Attributes:
-        viewers: The number of connected browsers.
         is_over: True if there are no further updates.
     """
 
@@ -122,7 +121,6 @@ class EventStream:
     """The updates of a page for one browser.
 
     Args:
-        log: The log of the updates.
         waking: Wakes the stream when there is an update.
         last: The id of the browser's last update; empty for none.
     """

@@ -39,11 +39,7 @@ _OF_A_CHANGED_PLAN = (ArithmeticError, AttributeError, LookupError, RecursionErr
 
 
 class PageFeed:
-    """The data of a page that shows the run in ``folder``.
-
-    Attributes:
-        log: The updates for browsers.
-    """
+    """The data of a page that shows the run in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._follower = folder, RecordFollower(folder)

@@ -48,9 +48,7 @@ class GuardedApp:
     """An ASGI application behind the check of the host name, with the headers of the page in each answer.
 
     Args:
-        app: The application.
         is_known: Returns True if the values of a request's ``Host`` headers name this page.
-        limits: The limits for browsers.
     """
 
     def __init__(self, app: ASGIApp, *, is_known: Callable[[Sequence[str]], bool], limits: PageLimits) -> None:

@@ -19,11 +19,7 @@ _HIDDEN = "(the secret is not shown)"
 
 
 class PeerLogs:
-    """The logs of the peers of a run on this host; anyone who sees the page may read their ends.
-
-    Args:
-        folder: The folder of the run.
-    """
+    """The logs of the peers of a run on this host; anyone who sees the page may read their ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._secret = folder, ""

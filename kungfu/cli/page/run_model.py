@@ -32,9 +32,6 @@ class RunModel:
 
     The keys of a document are ``run`` (name, state, newest figures and change), ``curves`` (see `Curves`), ``items``
     (see `DecisionFeed`), ``peers``, and the keys passed to `put`. A document of changes has only the changed keys.
-
-    Attributes:
-        job: The job according to the record so far.
     """
 
     def __init__(self, name: str) -> None:

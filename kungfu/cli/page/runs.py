@@ -115,13 +115,7 @@ class _OpenPage:
 
 
 class RunsApp:
-    """The list of runs as an ASGI application; the page of a run is below ``run/NAME/``.
-
-    Args:
-        folder: The folder with the folders of the runs.
-        is_ending: Returns True once the server ends.
-        limits: The limits for browsers that show the page of a run.
-    """
+    """The list of runs as an ASGI application; the page of a run is below ``run/NAME/``."""
 
     def __init__(self, folder: Path, *, is_ending: Callable[[], bool], limits: PageLimits) -> None:
         self._folder, self._is_ending, self._limits = folder, is_ending, limits

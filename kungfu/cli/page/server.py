@@ -70,10 +70,7 @@ class WebServer:
     """Serves an application on a listening socket, and closes the socket at the end.
 
     Args:
-        app: The application.
         printed_host: The name or the address in the URL that was printed for users.
-        limits: The limits for browsers that show the page.
-        quiet: The limits for connections without a request.
 
     Attributes:
         port: The port of the server.
@@ -122,12 +119,6 @@ class PageServer:
 
     Args:
         printed_host: The name or the address in the URL that was printed for users.
-        limits: The limits for browsers that show the page.
-        quiet: The limits for connections without a request.
-
-    Attributes:
-        feed: The feed of the page.
-        port: The port of the server.
     """
 
     def __init__(

@@ -19,10 +19,6 @@ _LARGEST_STEP = 1 << 53  # larger integers are not exact in a browser
 class Curves:
     """The points to draw, from the lines of ``metrics.jsonl``.
 
-    Args:
-        most_groups: The largest number of groups of steps.
-        most_curves: The largest number of curves.
-
     Attributes:
         groups: The figures of the steps, in groups.
         newest: For each curve, the newest step with a known value, and that value.

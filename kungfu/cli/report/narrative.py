@@ -56,7 +56,6 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
     """The narrative of `events`: the root cause of a failure first, then each event, then the totals.
 
     Args:
-        events: The events of a run.
         now: The time until which totals count, in seconds since 1970; ``None`` if the job is not known to run.
 
     >>> from kungfu.event_log.events import ViewEvent

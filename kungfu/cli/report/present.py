@@ -30,7 +30,6 @@ def waiting_words(job: Job, *, now: float) -> str:
     """The peers for which a job waits, with the longest time; empty if it waits for none.
 
     Args:
-        job: The job.
         now: The present time, in seconds since 1970.
 
     Examples:

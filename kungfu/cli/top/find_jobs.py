@@ -21,7 +21,6 @@ class FoundJob:
 
     Args:
         pid: The process id of the job's kungfu-run; 0 if the folder names no process.
-        user: The user that started the job.
         folder: The folder of the job's record; ``None`` if this user has no access.
         remark: The reason why the job cannot be inspected, or a note that the job is over; empty for a running job.
     """

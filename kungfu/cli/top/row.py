@@ -28,9 +28,6 @@ class JobRow:
     """A job at a glance; ``None`` means unknown.
 
     Args:
-        found: The job's kungfu-run and folder.
-        state: The activity of the job.
-        status: The status from the job itself.
         cpu_percent: Processor time of the job's processes here since the previous measurement; 100 is one core.
         memory_bytes: Resident memory of these processes; shared memory counts for each of them.
         decision: The last decision as text; empty if there was none.

@@ -42,7 +42,6 @@ def explain(plan: CompiledPolicies, *, monitors: Monitors = "folded") -> str:
     share; each of these nodes is computed only once.
 
     Args:
-        plan: The plan to explain.
         monitors: "folded" shows each monitor as one line with its number of nodes; "open" shows all these nodes.
 
     Returns:

@@ -59,7 +59,6 @@ def summarize(plan: CompiledPolicies, *, average_every: int = 0) -> str:
     `at_most`, the rules of its policies follow the rule that chooses among their requests.
 
     Args:
-        plan: The plan.
         average_every: H, if the job averages models every H steps; 0 if it averages gradients.
 
     Returns:

@@ -76,7 +76,6 @@ class IndexedBatches:
     shuffle it with a seed has the same order on all peers.
 
     Args:
-        dataset: The PyDataset.
         batch_format: Converts the dataset's batches into the structure of ``fit``.
         number: The number of batches; ``None`` for a dataset without an end.
         seed: The seed of the order; ``None`` for the order of the indices.

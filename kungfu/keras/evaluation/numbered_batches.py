@@ -25,7 +25,6 @@ class NumberedBatches:
     """Batches with the numbers 0 to ``count - 1``.
 
     Args:
-        count: The number of batches.
         checksum: A checksum of some of the data; equal on peers with the same data.
         part: Returns the arguments with which Keras processes only the batches with the given numbers (at least one).
     """

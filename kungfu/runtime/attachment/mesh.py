@@ -26,7 +26,6 @@ def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason
     """Connects this peer to every other peer of its view.
 
     Args:
-        me: This peer, its view, and the job's secret.
         deadline_s: Seconds within which all peers must connect.
         abandoned: Returns a failure once waiting for the others is pointless.
 

@@ -53,7 +53,6 @@ class CheckpointFolder:
         """Publishes a new checkpoint and returns its path.
 
         Args:
-            step: The number of steps of the checkpoint.
             write: Writes the files of the checkpoint into an empty folder.
             names: The names that the checkpoint takes over from earlier ones.
 
@@ -268,7 +267,6 @@ def claim(folder: Path, writer: str, *, lock: str = _LOCK, what: str = _WRITES) 
     """Claims a folder for a job until this process ends or calls `release`; creates the folder if it is missing.
 
     Args:
-        folder: The folder.
         writer: The job; processes with the same writer share the claim.
         lock: The name of the file that is locked: claims of different locks are independent.
         what: The use of the folder, for the error of another process that claims it.

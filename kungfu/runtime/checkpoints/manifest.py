@@ -36,11 +36,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     """The manifest of a checkpoint: the position of training when it was written, and the files.
 
     Args:
-        step: The number of steps done.
-        size: The number of peers.
         batch: The global batch size at the start of training, in samples.
         terms: The settings of the view in force, such as the batch sizes.
-        variables: All variables of the checkpoint.
         data: The position in the data, as numbers by name.
         files: The size in bytes of each file of the checkpoint except the manifest, by name.
         phase: The phase of the job.

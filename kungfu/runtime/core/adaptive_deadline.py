@@ -52,9 +52,6 @@ def noted_after_s(deadline_s: float) -> float:
 
     The local attachment repeats these constants in C++ (``group_barrier.cc``).
 
-    Args:
-        deadline_s: The deadline of the wait.
-
     >>> noted_after_s(60.0), noted_after_s(20.0), noted_after_s(1.0)
     (15.0, 5.0, 2.0)
     """

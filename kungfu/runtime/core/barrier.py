@@ -224,12 +224,9 @@ def apply_settings(terms: Terms, settings: Sequence[request.Asked], position: Ru
     """The terms with these settings applied; later settings override earlier ones.
 
     Args:
-        terms: The terms without the settings.
         settings: Requests for a batch, a learning rate, an averaging interval, a registered value or the end of
             training. A batch has at least one sample per peer and at most the samples of an epoch. A rate starts to
             change at the next step, from its current value.
-        position: The position of the job.
-        size: The number of peers.
 
     >>> position = RunPosition(steps=40, samples=4000, epoch_samples=1000, learning_rate=0.1)
     >>> setting = request.Asked(request.SetBatch(128.4), "rule", 39)

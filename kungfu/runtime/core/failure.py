@@ -44,9 +44,6 @@ class Exit:
 def kind_of(error: BaseException) -> ExitKind:
     """The kind of the exit of a program that has raised this exception.
 
-    Args:
-        error: The uncaught exception.
-
     >>> kind_of(UsageError("a batch of 3")), kind_of(OSError("no space")), kind_of(PeerFailure("lost rank 1"))
     ('usage', 'exception', 'loss')
     """
@@ -55,9 +52,6 @@ def kind_of(error: BaseException) -> ExitKind:
 
 def described(exit: Exit) -> str:
     """The exit of a program as text.
-
-    Args:
-        exit: The exit of the program from its training.
 
     >>> described(Exit("exception", 5, "ValueError", "ValueError: too wide", "train.py:42"))
     'its program raised ValueError: too wide (train.py:42) after step 5'
@@ -151,7 +145,6 @@ def named(peer: int, text: str, rank: int | None) -> str:
 
     Args:
         peer: The id of the peer; -1 for no peer.
-        text: The description of a failure.
         rank: The rank of the peer; ``None`` if the peer is not in the view.
 
     >>> named(3, "exit code 1", 2), named(4, "exit code 1", None), named(-1, "no host", None)
@@ -164,9 +157,6 @@ def named(peer: int, text: str, rank: int | None) -> str:
 
 def headline(tail: Sequence[str]) -> str:
     """The last error in the last lines of a peer's output; '' if the lines contain no error.
-
-    Args:
-        tail: The last lines of the output.
 
     >>> headline(["Traceback (most recent call last):", "ValueError: too wide", "bye"])
     'ValueError: too wide'

@@ -79,11 +79,6 @@ def hash_of(text: str, *, size: int = 8) -> str:
 def difference(reference: Description, other: Description, *, names: tuple[str, str]) -> str:
     """The sections in which two programs differ, each with its first different part; empty if the programs are equal.
 
-    Args:
-        reference: The program of one peer.
-        other: The program of the other peer.
-        names: The names of the two peers for the text.
-
     >>> one = Description((ProgramPart.of("model", "kernel (2, 2)"),))
     >>> difference(one, Description((ProgramPart.of("model", "kernel (2, 3)"),)), names=("peer 0", "peer 1"))
     'model: peer 0 has kernel (2, 2), peer 1 has kernel (2, 3)'

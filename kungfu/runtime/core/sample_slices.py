@@ -57,12 +57,8 @@ def slice_indices(
     """The indices of this peer's slice of the next step; may be empty if the step has fewer samples than peers.
 
     Args:
-        position: The position in the data, equal on all peers.
         samples: The number of samples of an epoch.
         seed: The seed of the order of the samples; ``None`` keeps the order of the data.
-        global_batch_size: The number of samples of a step over all peers.
-        size: The number of peers.
-        rank: The rank of this peer.
 
     >>> batch = {"samples": 100, "seed": 1, "global_batch_size": 64}
     >>> [len(slice_indices(Position(0, 90), **batch, size=4, rank=rank)) for rank in range(4)]
@@ -78,7 +74,6 @@ def advanced(position: Position, step_samples: int, *, samples: int, least: int 
     """The position after a step.
 
     Args:
-        position: The position before the step.
         step_samples: The number of samples of the step.
         samples: The number of samples of an epoch.
         least: The epoch ends if fewer samples than this remain.

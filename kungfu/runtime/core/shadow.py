@@ -26,9 +26,6 @@ class ShadowAsk:
 def differing(asked: Mapping[int, Sequence[ShadowAsk]]) -> Mapping[int, str]:
     """Describes, by rank, each request that only some peers made since the last barrier; empty if all peers agree.
 
-    Args:
-        asked: The requests of shadow rules, by rank.
-
     >>> two = ShadowAsk("shadow(grow)", 50, 2.0)
     >>> differing({0: [two], 1: []})
     {0: 'shadow(grow) asks for 2 at step 50', 1: ''}

@@ -111,10 +111,6 @@ def missed_settings(before: Terms, after: Terms, *, size: int) -> Asked | None:
 def meant_size(view: View, terms: Terms) -> int:
     """The number of peers of a view without its departing peers, which stay only until the joiners hold the state.
 
-    Args:
-        view: The view whose peers are counted.
-        terms: The terms of the view, which name the departing peers.
-
     >>> from kungfu.runtime.core.view import Peer
     >>> three = View(2, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     >>> meant_size(three, Terms(departing=(0,)))

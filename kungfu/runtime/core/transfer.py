@@ -43,7 +43,6 @@ def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, T
     """The transfer to every rank of ``view`` that lacks the state.
 
     Args:
-        view: The view whose peers need the state.
         sources: The ranks that hold the state.
         total_bytes: The size of the state.
 

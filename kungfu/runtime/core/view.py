@@ -93,10 +93,6 @@ def is_slow(peer: int, speeds: Mapping[int, float]) -> bool:
 def spread(total: int, parts: int) -> list[int]:
     """Spreads samples over peers as evenly as possible; the lower ranks get the remainder.
 
-    Args:
-        total: The number of samples.
-        parts: The number of peers.
-
     >>> spread(100, 3), spread(2, 3)
     ([34, 33, 33], [1, 1, 0])
     """

@@ -37,7 +37,6 @@ class Persistent:
 
     Args:
         address: ``HOST:PORT`` of the service.
-        secret: The job's secret.
         method: Returns the method for a channel.
         again_s: Seconds without an answer after which a request is repeated over a fresh connection.
     """

@@ -170,7 +170,6 @@ def serve(
     Args:
         services: Pairs of the generated function that adds a service to a server, and the service.
         host: The address to listen on.
-        secret: The job's secret.
         threads: The number of calls handled at a time.
         port: The port to listen on; 0 for a free one.
         connections: The maximum number of connections, at least eight per thread. At most half of this process's file
@@ -316,8 +315,6 @@ def call(
     are repeated, the method must allow several calls with the same request.
 
     Args:
-        method: The method.
-        request: The message.
         deadline_s: Seconds for all attempts together.
         what: Names the wait in errors ("rank 2 at the barrier of step 40").
         peer: The id of the called peer, for errors; ``None`` if an agent is called.

@@ -24,7 +24,6 @@ def listen(job: str, name: str, *, secret: bytes, who: str, backlog: int) -> soc
     """Opens a socket that listens as ``name`` within a job.
 
     Args:
-        job: The name of the job.
         name: A name unique within the job.
         secret: The job's secret, from which the addresses are derived.
         who: The name of this peer in errors.

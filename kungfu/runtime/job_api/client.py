@@ -33,7 +33,6 @@ class JobClient:
 
     Args:
         folder: The folder of the job; its job file records how the job ended.
-        channel: The channel to the job's agent.
 
     Raises:
         JobOver: The job has ended.

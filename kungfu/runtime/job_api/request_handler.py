@@ -51,15 +51,11 @@ class RequestHandler:
     """Handles requests and queries of one job; only the agent's main thread may call it.
 
     Args:
-        settings: The settings of the job.
         scaling: "elastic" if requests may change the peers of the job.
         record: Records an event and displays it.
         process_of: Returns the process id of a peer.
         names: The names of the hosts, by number; if empty, the peers run on the agent's host.
         request_log: The previous agent's log after an election; ``None`` for a new job.
-
-    Attributes:
-        request_log: All requests and their answers.
     """
 
     def __init__(
@@ -273,11 +269,7 @@ def _as_event(entry: LoggedRequest, now: float) -> RequestEvent:
 
 
 class RecentMetrics:
-    """Remembers the newest steps and problems of a job; only one thread at a time may call it.
-
-    Attributes:
-        job: The state of the job.
-    """
+    """Remembers the newest steps and problems of a job; only one thread at a time may call it."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

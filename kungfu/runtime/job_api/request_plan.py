@@ -92,9 +92,6 @@ def plan_request(
 
     Args:
         request: The request, which is not submitted.
-        log: The requests so far.
-        context: The present state of the job.
-        cluster: The present cluster.
         hosts: The names of the hosts by number.
         speeds: The speeds of peers by id, as fractions of the median peer's speed, if known.
         now: The time on the agent's clock, in seconds.

@@ -120,11 +120,8 @@ def membership_status(
     """The membership of a job, with its target size.
 
     Args:
-        cluster: The cluster of the job.
-        limits: The smallest and the largest number of peers.
         external: The request under way, as sent to the coordinator. The target is the requested size; without a
             request, the number of peers, including starting peers.
-        hold: The hold on the size, if there is one.
         now: The time on the leader's clock, in seconds.
     """
     version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)

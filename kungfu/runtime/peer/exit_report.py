@@ -42,7 +42,6 @@ class ExitReport:
 
     Args:
         settings: The address of the agent, and the id of this peer.
-        steps: Returns the number of steps done.
         withdraw: Removes this peer from its view once the program is over.
     """
 
@@ -144,7 +143,6 @@ def exit_of(error: BaseException | None, *, step: int) -> Exit:
 
     Args:
         error: The exception that ends the program; ``None`` at the end of the script or after ``sys.exit``.
-        step: The number of steps done.
 
     >>> exit_of(None, step=7)
     Exit(kind='exit', step=7, name='', error='', where='')

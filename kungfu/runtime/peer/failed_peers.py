@@ -42,9 +42,6 @@ class FailedPeers:
     def failure_in(self, view: View) -> PeerFailure | None:
         """The failure that makes a wait for the members of ``view`` pointless; ``None`` if none is known.
 
-        Args:
-            view: The view whose ranks the failure names.
-
         >>> from kungfu.runtime.core.view import Peer
         >>> failed_peers, view = FailedPeers(), View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
         >>> failed_peers.failure_in(view)
@@ -69,9 +66,6 @@ class FailedPeers:
 
         The all-reduce detects the end of a process at once, without the agent. But a peer that was given up because its
         host is frozen or cut off may still train with this peer: only the agent's announcement reveals that failure.
-
-        Args:
-            view: The view whose members are checked.
         """
         # Nothing was announced. This is the usual case, and must be fast: every training step calls this method.
         if not (self._gone or self._broken):

@@ -161,8 +161,6 @@ class DataPositionClient:
 
     Args:
         local: The position that this peer reports to others.
-        agent_client: Returns the peers that train.
-        channels: Connections to other peers.
         settings: Contain the deadlines for each request and for the remaining reading.
         report_attached: Reports to the agent that this peer is getting ready.
     """

@@ -313,7 +313,6 @@ class JobMembership(Membership):
         """Waits for a view that admits this peer, and enters it; repeats this if the view breaks before its first step.
 
         Args:
-            state: The replicated state.
             make_terms: Returns the function that makes the settings of a view on its coordinator; ``None`` if the
                 admission contains the settings.
             before: The decision that was in force; ``None`` for a joiner.

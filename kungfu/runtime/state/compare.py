@@ -35,7 +35,6 @@ def sampled(buffers: Buffers, turn: int) -> Buffers:
     All peers use the same slices, since they agree on ``turn``; 32 consecutive turns cover every byte.
 
     Args:
-        buffers: The memory of the variables.
         turn: A number that is the same on all peers, and increases by one each time.
 
     >>> array = np.zeros(1 << 20, np.uint8)
@@ -90,7 +89,6 @@ def gap_of(index: int, own: NDArray[np.generic], reference: NDArray[np.generic])
     """The difference between two peers' values of one variable.
 
     Args:
-        index: The index of the variable.
         own: This peer's value.
         reference: Rank 0's value, of the same shape and dtype.
 

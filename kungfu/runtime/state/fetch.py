@@ -29,7 +29,6 @@ def fetch(state: StateMemory, context: TransferContext, *, abandoned: AbandonRea
     """Fills ``state`` from the peers that hold the state, in the parts of ``core.transfer.plan``.
 
     Args:
-        state: The memory to fill.
         context: The view, this peer's rank in it, and the ranks that hold the state.
         abandoned: Called ten times a second; a failure that it returns ends the transfer.
 

@@ -60,7 +60,6 @@ class TransferContext:
     """One peer's part in a transfer among the peers of a view.
 
     Args:
-        view: The view of the transfer.
         me: The rank and the credentials of this peer.
         sources: The ranks that hold the state from the start.
         deadline_s: The longest wait for another peer, in seconds.

@@ -107,7 +107,6 @@ def serving(state: StateMemory, context: TransferContext, *, server: StateServer
     """Serves the state of this peer to the peers of ``context.view`` that lack it, within the block.
 
     Args:
-        state: The memory to serve.
         context: The view, this peer's rank in it, and the ranks that hold the state.
         server: Serves peers of other hosts.
 

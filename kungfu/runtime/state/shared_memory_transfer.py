@@ -71,7 +71,6 @@ def receive_over_memory(
     """Receives ``part`` through shared memory from a peer of this host.
 
     Args:
-        buffers: The memory to fill.
         part: The range of bytes, and the rank that sends it.
         context: The view, and this peer's rank in it.
         patience_s: Seconds within which the source has to listen.

@@ -39,10 +39,8 @@ def sync_state(
     is not called during a digest, which uses all cores and would delay ``attach`` by more than the digest's own time.
 
     Args:
-        state: The state of this peer.
         context: The view, this peer's rank in it, and the ranks that hold the state.
         server: Serves peers of other hosts.
-        attach: Connects this peer to the others of the view for the all-reduce.
         connected: Called once the peers are connected and this peer has a state, before the digest.
         abandoned: Returns a failure once waiting for the others is pointless.
 
@@ -101,7 +99,6 @@ def reconcile_variables(
     Within the block, this peer serves its copy of the values.
 
     Args:
-        state: The state of this peer.
         context: The view; its only source is rank 0.
         indices: The indices of the variables with differing checksums, in the order of the digest.
         server: Serves peers of other hosts.

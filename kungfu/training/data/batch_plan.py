@@ -80,9 +80,7 @@ class BatchPlan:
 
     Args:
         source: Returns samples by their index.
-        sampler: Selects the samples of each step and peer.
         batch_size: The initial number of samples per step of the whole job.
-        epochs: The number of passes over the data.
         remainder: "keep" or "drop" a smaller last step of an epoch.
         max_local_batch_size: The maximum number of samples in one call of the step; a larger share is split.
         described: The values that must be equal on all peers and in a resumed run. ``seed``: the seed of the order, -1

@@ -61,7 +61,6 @@ def catch_up(
         newest: Returns the position of the peers that train; ``None`` if no peer trains.
         meanwhile: Called after each batch.
         allowed_s: The most seconds for which this peer may read after it has joined, while the other peers wait.
-        clock: A monotonic clock, in seconds.
 
     Returns:
         The number of batches read without use, and the seconds spent; ``None`` if the batches are too few to report.
@@ -109,7 +108,6 @@ def await_readers(
     Args:
         is_loaded: Waits at most the given number of seconds, and returns True if this peer has its batch.
         total: Returns the sums of tensors over the peers; all peers call this function.
-        clock: A monotonic clock, in seconds.
 
     Raises:
         OpError: A peer was lost meanwhile.

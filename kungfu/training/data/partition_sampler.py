@@ -57,7 +57,6 @@ class Assignment:
     """The partitions of the peers at a position.
 
     Args:
-        position: The position in the data for which the assignment is valid.
         members: The ids of the peers, in the order of their ranks.
         held: The part that each peer reads; ``None`` for a peer that receives another part next.
         returned: The rests of the partitions of peers that left, in the order in which they will be handed out. New

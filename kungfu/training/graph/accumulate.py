@@ -31,7 +31,6 @@ class Accumulation:
 
     Args:
         metrics: The numbers of a step, among them this peer's position in its share.
-        optimizers: The attached optimizers.
         measures_variance: True if a policy reads the variance of the gradients over the micro-batches of a share.
     """
 

@@ -44,7 +44,6 @@ def average(
     models, the result is this peer's own gradients, and policies are evaluated in synchronising steps.
 
     Args:
-        averaging: The variables of the run, its policies and its attachment.
         gradients: A nest of tensors and ``None``; sparse gradients become dense.
         loss: This peer's mean loss, a scalar.
         accumulation: Sums the gradients if a share is split into micro-batches; only the last micro-batch averages.
@@ -112,8 +111,6 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
     """Averages like `average` if another average follows in the step: the message carries only gradients.
 
     Args:
-        averaging: See `average`.
-        gradients: See `average`.
         number: The index of this average in the step, from 1.
 
     Returns:

@@ -41,7 +41,6 @@ class LearningRateControl:
     """Lets rules control an optimizer's learning rate; a schedule remains active as the base of that rate.
 
     Args:
-        optimizer: The optimizer whose learning rate is set.
         factored: The optimizer's schedule with the factor of this run; ``None`` without a schedule.
         left: The factor that the previous run left on that schedule.
     """

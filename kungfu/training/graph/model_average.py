@@ -136,8 +136,6 @@ class ModelAverage:
 
     Args:
         every: H, the number of steps from one average to the next.
-        graph_state: kungfu's variables.
-        attachment: Sums over the peers of the view.
     """
 
     def __init__(self, every: int, graph_state: GraphState, attachment: Attachment) -> None:

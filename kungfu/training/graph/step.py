@@ -116,7 +116,6 @@ class CompiledStep:
 
     Args:
         function: The user's function. Every first dimension is left open, so that uneven slices do not cause a retrace.
-        parts: The other parts of the step.
         example: The tensors of the first call.
         structure: The nest of positional and named arguments that has these tensors as its leaves.
     """
@@ -202,7 +201,6 @@ class CompiledStep:
         After a barrier that failed, or ended training, the remaining steps of the loop do nothing and return zeros.
 
         Args:
-            tensors: The tensors of the batch.
             failed: Raises the failure of a barrier, which ends the loop with an error; the graph itself cannot raise.
             offer: Adds a checksum to the message of the coming step, or removes the checksum.
             offer_every: N: ``offer`` is called before every N-th step, and before the step that follows each of these

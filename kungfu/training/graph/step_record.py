@@ -186,7 +186,6 @@ class StepRecord:
         """The fields of a line of ``metrics.jsonl``: those common to every step, and the values of the named signals.
 
         Args:
-            packed: The packed record of the step.
             peers: The ids of the peers of the step's view, in rank order; empty if unknown.
         """
         index, numbers = self._indices, self.row(packed)

@@ -90,7 +90,6 @@ class PlannedEpochs:
         """The position of a step in the run, for a line of the metrics.
 
         Args:
-            position: The position of the run after the step.
             epoch: The epoch of the step, from 0.
 
         Returns:

@@ -205,7 +205,6 @@ def differing_variables(
 
     Args:
         variables: The variables to compare, in the same order on all peers.
-        size: The number of peers in the view.
         total: Returns the sums of tensors over the peers.
 
     Cost:

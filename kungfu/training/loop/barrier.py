@@ -219,8 +219,6 @@ def average_models(run: Run, *, rank: int, size: int, is_source: bool) -> None:
 
     Args:
         run: A run that averages models.
-        rank: This peer's rank in the view.
-        size: The number of peers in the view.
         is_source: True if this peer's model counts; False if the peer has just fetched a model.
 
     Cost:

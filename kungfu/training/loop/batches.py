@@ -95,8 +95,6 @@ def loop_batches(
     """Yields the batches for successive calls of the step, until the epochs are done or training is ``over``.
 
     Args:
-        calls: The calls of the step.
-        plan: The data and their order.
         over: Returns True if no further step should be done.
         between_steps: Runs the collectives that a new view needs. Every peer, even one whose step was broken by the
             loss of another peer, must run them before the peers exchange their positions in the data.

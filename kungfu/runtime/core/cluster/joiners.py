@@ -36,7 +36,6 @@ def spawn(
     """Makes joiners of spares, or starts peers; a peer for which no host has a free slot counts as missing.
 
     Args:
-        cluster: The state of the job.
         replacing: For each new peer, the id of the lost peer that it replaces; ``None`` for a requested peer.
         now: The time, in seconds of the agent's clock.
         host: The host on which the peers should run; ``None`` for the one that `host_for` chooses.

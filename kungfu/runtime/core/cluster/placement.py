@@ -110,7 +110,6 @@ def has_majority(view: View, of: Mapping[int, int], present: Collection[int]) ->
     So two groups of hosts that cannot reach each other never both continue.
 
     Args:
-        view: The view in force.
         of: The host of each peer, by id.
         present: The hosts whose agents reach each other.
 

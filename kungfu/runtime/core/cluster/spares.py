@@ -93,8 +93,6 @@ def claim(cluster: Cluster, host: int, now: float, *, replaces: int | None) -> t
     """Makes a joiner of a spare of this host, a ready one if possible, the oldest first.
 
     Args:
-        cluster: The state of the job.
-        host: The host on which the job wants a peer.
         now: The time, in seconds of the agent's clock.
         replaces: The id of the lost peer that the joiner replaces; ``None`` for a requested peer.
 

@@ -38,10 +38,6 @@ class AdmissionContext:
 def refusal_of(asked: request.Asked, context: AdmissionContext) -> str | None:
     """The reason to refuse this request, regardless of other requests; ``None`` if the job can accept it.
 
-    Args:
-        asked: The request, with its origin.
-        context: The present state of the job.
-
     >>> from kungfu.runtime.core.view import Peer
     >>> two = View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
     >>> leave = request.Asked(request.Leave((1,)), id="r")

@@ -50,7 +50,6 @@ class LocalArrival:
         message: The arrival, as sent to the coordinator.
         names: The names of the variables with a checksum.
         digest: Computes these checksums again.
-        state: The replicated state.
     """
 
     message: pb.BarrierArrival

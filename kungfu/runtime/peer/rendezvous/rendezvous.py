@@ -41,8 +41,6 @@ class Rendezvous(Generic[Arrival, Result]):
         """Waits for the arrivals of all ranks below ``size``.
 
         Args:
-            size: The number of peers that meet.
-            deadline_s: The longest wait, in seconds.
             what: A description of the rendezvous, for errors.
             abandoned: Returns a ``PeerFailure`` once the wait is pointless; called every 0.2 s and at each ``wake``.
 

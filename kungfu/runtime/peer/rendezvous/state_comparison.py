@@ -22,7 +22,6 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.Barrie
     Args:
         names: The names of the coordinator's variables.
         reports: The arrival of each rank, with the digests of its state.
-        view: The view of the ranks.
 
     Raises:
         UsageError: A variable still differs in the second round of a barrier; the error names it.
