@@ -183,11 +183,8 @@ def added_to_unmasked() -> float:
 
 @contextmanager
 def gradients_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Calls ``note`` for all gradients that this thread computes in a graph during the block; tapes do not report them.
-
-    Args:
-        note: Called with the gradients, and with the target that was differentiated.
-    """
+    """Calls ``note`` with the gradients and their target, for all gradients that this thread computes in a graph during
+    the block; tapes do not report them."""
     import tensorflow as tf
 
     plain, thread = tf.GradientTape.gradient, threading.get_ident()

@@ -171,9 +171,7 @@ def compare_runs(folders: Sequence[Path], *, goal: float | None = None) -> Compa
 def read_run(folder: Path, *, name: str) -> ComparedRun:
     """Reads a run; for a repeated step, the last line counts.
 
-    Raises:
-        UsageError: The record is missing, is of another version, or has no step.
-    """
+    Raises ``UsageError`` if the record is missing, is of another version, or has no step."""
     events = read_events(folder).events
     job = fold(events)
     began = math.nan if job.trained_at is None else job.trained_at

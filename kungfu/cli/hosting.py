@@ -103,9 +103,7 @@ def read_hosting(
 ) -> Hosting:
     """The hosts that a command line names; without any, only this machine at a loopback address.
 
-    Raises:
-        UsageError: The hosts cannot form a job of ``size`` peers with the attachment, or the options conflict.
-    """
+    Raises ``UsageError`` if they cannot form a job of ``size`` peers with the attachment, or the options conflict."""
     names_itself = given.own_name is not None and ":" in given.own_name
     # On one machine nothing is shared with other hosts, so a random secret for this job is enough.
     if given.hosts is None and given.join is None and not names_itself:

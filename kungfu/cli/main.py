@@ -220,11 +220,9 @@ def _add_planning(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
 
 
 def _loaded(entry: EntryPoint, parser: argparse.ArgumentParser) -> tuple[Any, str]:
-    """Loads the module of an entry point; exits with code 2 if it does not load or is not a command's module.
+    """The module of an entry point, or ``None`` and the advice to install the extra that the module lacks.
 
-    Returns:
-        The module, or ``None`` and the advice to install the extra that the module lacks.
-    """
+    Exits with code 2 if the module does not load, or is not that of a command."""
     try:
         module = entry.load()
         _ = module.SUMMARY, module.add_arguments, module.run

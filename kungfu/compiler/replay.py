@@ -231,9 +231,7 @@ def _weighted(values: Sequence[Any], local: Local) -> Any:
 class NativeProgram:
     """The bytecode of a plan in the native library. A number of any type is stored in one *word* of 8 bytes.
 
-    Raises:
-        UsageError: There is no compiler, and no previously built library.
-    """
+    Raises ``UsageError`` if there is no compiler, and no previously built library."""
 
     def __init__(self, plan: CompiledPolicies) -> None:
         bytecode = whole_step(plan)

@@ -16,9 +16,7 @@ _CHUNK_BYTES = 1 << 20
 def open_regular(path: Path) -> BinaryIO:
     """Opens a regular file for reading; in another user's record, a pipe or a device would block the reader.
 
-    Raises:
-        OSError: The file cannot be opened, or is not a regular file.
-    """
+    Raises ``OSError`` for any other file."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

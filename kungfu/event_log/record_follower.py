@@ -39,9 +39,7 @@ class RecordFollower:
     def read(self) -> NewRecords:
         """The events and the lines of metrics added to the record since the last call.
 
-        Raises:
-            UsageError: The record has an unsupported version, cannot be read, or was replaced by that of another run.
-        """
+        Raises ``UsageError`` if the record is of another version, cannot be read, or is that of another run now."""
         try:
             (events, more_events), (rows, more_rows) = self._events.read(), self._metrics.read()
         except OSError as error:

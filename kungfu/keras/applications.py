@@ -53,9 +53,7 @@ class Applications:
     def averaged(self) -> Iterator[None]:
         """Surrounds the user's step while it is traced: each application of gradients first averages the gradients.
 
-        Raises:
-            UsageError: A weight is assigned without an optimizer; raised at the end of the block.
-        """
+        Raises ``UsageError`` at the end of the block if a weight is assigned without an optimizer."""
         self._graph = tf.compat.v1.get_default_graph()
         data = [one for one in self._graph.inputs if one.dtype != tf.resource]
         with ExitStack() as within, gradients_noted(self._note_gradients):

@@ -243,9 +243,7 @@ class SeveralAverages:
     def conclude(self, values: Sequence[Any]) -> list[Any]:
         """Graph: completes a step; returns the sums of ``values`` over the peers.
 
-        Cost:
-            One message, which also carries the increments of layers' variables; none if there is nothing to sum.
-        """
+        Cost: one message, which also carries the increments of layers' variables; none if there is nothing to sum."""
         trace = self._run.trace
         with trace.ours():
             sums = _sum_with_layers(self._run, values)

@@ -53,9 +53,7 @@ def pack_outcome(
 ) -> Callable[[], bytes]:
     """Returns a function that packs the outcome of a fit on this peer; later training does not change the outcome.
 
-    Cost:
-        On the CPU nothing is copied: the weights' memory is held, and later updates use new memory.
-    """
+    Cost: on the CPU nothing is copied: the weights' memory is held, and later updates use new memory."""
     with tf.device("/CPU:0"):
         values = [tf.identity(one) for one in _variables(model)]
     # Packing and unpacking makes a deep copy, which later changes do not affect.
@@ -76,9 +74,7 @@ def adopt_outcome(
 ) -> str:
     """Adopts the outcome of a finished fit; returns the name of the job whose peers trained in that fit.
 
-    Raises:
-        UsageError: This peer's call of ``fit`` differs from the others'.
-    """
+    Raises ``UsageError`` if this peer's call of ``fit`` differs from the others'."""
     outcome = unpack(content)
     if outcome["arguments"] != described:
         pairs = ((one, other) for one, other in zip(described, outcome["arguments"], strict=False) if one != other)

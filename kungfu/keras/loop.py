@@ -53,9 +53,7 @@ _NOT_SHARED = (
 class FitRun:
     """One ``fit`` on one peer of a job: the peer trains in the fit, or skips a fit that is already finished.
 
-    Raises:
-        UsageError: A callback cannot run in a job.
-    """
+    Raises ``UsageError`` if a callback cannot run in a job."""
 
     def __init__(
         self,

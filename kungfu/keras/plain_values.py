@@ -76,11 +76,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(content: bytes) -> Any:
-    """The values packed by ``pack``.
-
-    Raises:
-        UsageError: The content was not packed by this version of kungfu; a checkpoint may stem from another version.
-    """
+    """The values packed by ``pack``; ``UsageError`` if another version of kungfu, as of an old checkpoint, did it."""
     start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
 
     def made(code: int, data: Any) -> Any:

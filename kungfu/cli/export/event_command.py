@@ -242,9 +242,7 @@ def run_for_events(
 ) -> None:
     """Runs a command for the events of a record until the job is over.
 
-    Raises:
-        UsageError: The record is of another version, or cannot be read.
-    """
+    Raises ``UsageError`` if the record cannot be read."""
     selector = EventSelector(asked.kinds, asked.host, since=asked.since)
 
     def variables(event: LoggedEvent) -> Mapping[str, str]:

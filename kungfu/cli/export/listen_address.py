@@ -47,11 +47,7 @@ def parse_address(text: str, *, option: str, example: int) -> ListenAddress:
 
 
 def listening(address: ListenAddress) -> socket.socket:
-    """A socket that listens at an address.
-
-    Raises:
-        OSError: The port is in use or reserved, or the address does not belong to this machine.
-    """
+    """A socket that listens at an address; ``OSError`` if the port is taken, or the address is not this machine's."""
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, own = found[0]
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -95,11 +95,7 @@ _STOPS = ("rescale", "recovery", "checkpoint")
 
 
 class PrometheusMetrics(Collector):
-    """The metrics of a job from the record of one host; receives events and steps from many threads.
-
-    Attributes:
-        registry: The registry that a metrics server collects from.
-    """
+    """The metrics of a job from the record of one host, in `registry`; receives events and steps from many threads."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

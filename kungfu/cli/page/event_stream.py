@@ -41,11 +41,7 @@ class Backlog:
 
 
 class UpdateLog:
-    """The newest updates, published by one thread; ``whole`` returns the whole state, for new and late readers.
-
-    Attributes:
-        is_over: True if there are no further updates.
-    """
+    """The newest updates, published by one thread; ``whole`` returns the whole state, for new and late readers."""
 
     def __init__(self, whole: Callable[[], str]) -> None:
         self.viewers, self.is_over = 0, False

@@ -52,13 +52,9 @@ class PageFeed:
         self.log = UpdateLog(self._whole)
 
     def follow(self, is_over: Callable[[float], bool]) -> None:
-        """Follows the run until ``is_over(timeout_s)`` returns True, and then reads the rest of the record.
+        """Follows the run until ``is_over(timeout_s)`` returns True, which waits; then reads the rest of the record.
 
-        ``is_over`` waits for the end of the run, but at most ``timeout_s`` seconds.
-
-        Raises:
-            UsageError: The record is of another version, or cannot be read.
-        """
+        Raises ``UsageError`` if the record is of another version, or cannot be read."""
         published_at, ending = -_PUBLISH_EVERY_S, False
         while True:
             self.look()

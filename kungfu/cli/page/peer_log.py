@@ -27,9 +27,7 @@ class PeerLogs:
     def end(self, peer: str) -> str:
         """The last `LINES` lines of the log of a peer, without TensorFlow's start-up noise; long lines may leave fewer.
 
-        Raises:
-            UsageError: There is no such log on this host.
-        """
+        Raises ``UsageError`` if there is no such log on this host."""
         peers = self._folder / "peers"
         path = peers / f"peer-{peer if peer.isdecimal() and peer.isascii() and len(peer) < 10 else '?'}.log"
         try:

@@ -139,13 +139,9 @@ class PageServer:
         self._error: Exception | None = None
 
     def run(self, is_over: Callable[[float], bool]) -> None:
-        """Serves until a signal arrives, or until ``is_over(timeout_s)`` returns True.
+        """Serves until a signal arrives, or until ``is_over(timeout_s)`` returns True, which may wait.
 
-        ``is_over`` may wait, but at most ``timeout_s`` seconds.
-
-        Raises:
-            UsageError: The record is of another version, or cannot be read.
-        """
+        Raises ``UsageError`` if the record is of another version, or cannot be read."""
         follower = threading.Thread(target=self._follow, args=(is_over,), name="kungfu-page", daemon=True)
         follower.start()
         self._web.run()

@@ -39,9 +39,7 @@ class EventRecord:
 def read_events(folder: Path) -> EventRecord:
     """Reads the events of a run from ``events.jsonl``.
 
-    Raises:
-        UsageError: There is no such file, the file has no events, or the record is of another version.
-    """
+    Raises ``UsageError`` if there is no such file, it has no events, or the record is of another version."""
     path, events, bad, number = folder / "events.jsonl", list[AnyEvent](), list[int](), 0
     first: AnyEvent | None = None
     with open_record(folder, path.name) as lines:
@@ -94,9 +92,7 @@ def nothing_in(path: Path) -> UsageError:
 def read_rows(folder: Path) -> Iterator[Row]:
     """Yields the figures of each step that counts, in the order of the file; lines without figures are skipped.
 
-    Raises:
-        UsageError: There is no such file, or the file has no figures.
-    """
+    Raises ``UsageError`` if there is no such file, or the file has no figures."""
     is_empty, restarts = True, _restarts(folder)
     with open_record(folder, _METRICS) as lines:
         for line in lines:
@@ -111,9 +107,7 @@ def read_rows(folder: Path) -> Iterator[Row]:
 def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator[Row]:
     """Yields the figures of the steps from `first` to `last` in the order of the file, without reading earlier steps.
 
-    Raises:
-        UsageError: There is no such file.
-    """
+    Raises ``UsageError`` if there is no such file."""
     restarts = _restarts(folder)
     with open_record(folder, _METRICS) as file:
         file.seek(_offset_before(file, first, restarts))

@@ -225,9 +225,7 @@ def _samples(arrays: Any) -> int:
 def _split(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments of ``fit`` for arrays; as in Keras, the last ``validation_split`` of the data is for validation.
 
-    Raises:
-        UsageError: The data are not arrays, or one part would be empty.
-    """
+    Raises ``UsageError`` if the data are not arrays, or one part would be empty."""
     data, fraction = (given["x"], given["y"], given["sample_weight"]), given["validation_split"]
     _refuse_unlike_arrays(data)
     if given["validation_data"] is not None or not fraction:

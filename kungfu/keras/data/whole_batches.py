@@ -47,9 +47,7 @@ class BatchFormat:
     def standard(self, batch: Any) -> Any:
         """A batch as ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)`` of arrays, or ``x`` alone.
 
-        Raises:
-            UsageError: The batch has none of these structures, or differs from the first batch in structure.
-        """
+        Raises ``UsageError`` if the batch has none of these structures, or another one than the first batch."""
         if isinstance(batch, list | tuple) and not 1 <= len(batch) <= 3:
             raise self._refusal(f"which gave {len(batch)} things: a batch is x, (x, y) or (x, y, sample_weight)")
         x, y, sample_weight = tf.nest.map_structure(self._array, keras.utils.unpack_x_y_sample_weight(batch))
@@ -130,9 +128,7 @@ def class_weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float])
 def of_dataset(given: Mapping[str, Any]) -> tuple[BatchPlan, Any]:
     """The `BatchPlan` and the first batch of a Dataset that ``fit`` received as ``x``.
 
-    Cost:
-        Without ``steps_per_epoch`` the Dataset is read once before training, to count its samples.
-    """
+    Cost: without ``steps_per_epoch`` the Dataset is read once before training, to count its samples."""
     dataset, steps = given["x"], given["steps_per_epoch"]
     _refuse_elements(dataset)
     batch_format = BatchFormat("a tf.data.Dataset", given["class_weight"])

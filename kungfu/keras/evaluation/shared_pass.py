@@ -50,9 +50,7 @@ class SharedPass:
     def attempt(self, meet: Meet) -> bool:
         """Runs the pass, or continues it after a loss of peers; ``meet`` returns False if peers are lost in a meeting.
 
-        Returns:
-            True if ``result`` is available; False if peers were lost, and the others must call this method again.
-        """
+        Returns True if ``result`` is available; False if peers were lost, and the others must call this again."""
         # The result was complete before peers were lost.
         if self.result is not None:
             return True

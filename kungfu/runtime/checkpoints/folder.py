@@ -157,9 +157,7 @@ def names_in(folder: Path) -> list[str]:
 def find_named(folder: Path, name: str) -> Path:
     """The numbered checkpoint that has a name now; its path stays valid if another checkpoint takes over the name.
 
-    Raises:
-        UsageError: There is no checkpoint of that name.
-    """
+    Raises ``UsageError`` if there is no checkpoint of that name."""
     if not os.path.lexists(folder / name):
         known = ", ".join(names_in(folder))
         raise UsageError(f"there is no checkpoint {name!r} in {folder}" + (f"; named there: {known}" if known else ""))

@@ -53,11 +53,7 @@ class SecretRefused(PeerFailure):
 
 
 class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Refuses every call without the job's secret.
-
-    Attributes:
-        ports: The caller's port of each connection on which the secret was given.
-    """
+    """Refuses every call without the job's secret; ``ports`` are the callers' ports on which the secret was given."""
 
     def __init__(self, secret: str) -> None:
         self._secret, self.ports = secret.encode(), set[int]()

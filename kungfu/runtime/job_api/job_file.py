@@ -69,9 +69,7 @@ def read_job_file(folder: Path) -> JobFile:
 def newest_folder(runs: Path) -> Path:
     """The folder of the newest running job in ``runs``; without a running job, of the newest job.
 
-    Raises:
-        UsageError: There is no job in ``runs``.
-    """
+    Raises ``UsageError`` if there is no job in ``runs``."""
     folders = [path.parent for path in runs.glob(f"*/{NAME}")]
     if not folders:
         raise UsageError(f"no job was found in {runs}/: give the folder of one (kungfu-run's --logdir)")

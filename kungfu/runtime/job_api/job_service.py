@@ -78,11 +78,7 @@ class Query:
 
 
 class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without types
-    """Answers the calls of schedulers and people.
-
-    Args:
-        put: Queues a query for the agent's main thread, which answers it.
-    """
+    """Answers calls of schedulers and people; ``put`` queues a query for the agent's main thread, which answers it."""
 
     def __init__(self, put: Callable[[Query], None]) -> None:
         self._put = put

@@ -42,9 +42,7 @@ class PhaseIsOver(Exception):  # noqa: N818 - nothing is wrong: it ends a wait
 class PastPhases:
     """The results of finished phases that are known to this peer. Thread-safe.
 
-    Cost:
-        The results stay in memory until the process ends, and are serialized again for each request of a peer.
-    """
+    Cost: the results stay in memory until the process ends, and are serialized again for each request of a peer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -102,9 +100,7 @@ def phase_watch(agent_client: AgentClient, phase: int) -> Callable[[], None]:
 def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> bytes:
     """The result of a phase, from the first peer that knows it.
 
-    Raises:
-        DeadlineExceeded: No peer sent the result within ``--deadline``.
-    """
+    Raises ``DeadlineExceeded`` if no peer sent the result within ``--deadline``."""
     deadline_s, why = settings.deadlines.wait_s, "no peer is there to ask"
     until = time.monotonic() + deadline_s
     while time.monotonic() < until:

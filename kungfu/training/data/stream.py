@@ -112,11 +112,7 @@ class Stream:
         return position.epoch * self.samples + position.offset
 
     def read_until(self, end: int) -> None:
-        """Reads up to and including sample ``end - 1``.
-
-        Raises:
-            DataEndedError: There are no more samples.
-        """
+        """Reads up to and including sample ``end - 1``; raises ``DataEndedError`` if there are no more samples."""
         started = time.monotonic()
         with self._lock:
             self._read_until(end)
@@ -129,11 +125,7 @@ class Stream:
             )
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """Returns the samples with these numbers, which must be consecutive.
-
-        Raises:
-            DataEndedError: There are no more samples.
-        """
+        """The samples with these consecutive numbers; raises ``DataEndedError`` if there are no more samples."""
         first, end = int(indices[0]), int(indices[-1]) + 1
         self.read_until(end)
         with self._lock:
@@ -151,9 +143,7 @@ class Stream:
     def first_batch_of(self, epoch: int) -> int | None:
         """The checksum of an epoch's first batch; ``None`` if the checksum is unknown on this peer.
 
-        Cost:
-            None on a peer that has read that batch; else the batch is read, if the data can be read from any position.
-        """
+        Cost: none on a peer that has read that batch; else the batch is read, if reading can begin at any position."""
         with self._lock:
             if self._checksum is None:
                 return None

@@ -276,9 +276,7 @@ def call_combination(function: Callable[..., Any], before: Sequence[Any], after:
 class LoopMetrics:
     """The Keras metrics that a program passes to ``Training.metrics``; after each step they hold the job's states.
 
-    Raises:
-        UsageError: A metric has no state yet, or the combination of its state is unknown.
-    """
+    Raises ``UsageError`` if a metric has no state yet, or the combination of its state is unknown."""
 
     def __init__(
         self, metrics: Sequence[Any], combine: Mapping[str, Combination], graph_state: GraphState, trace: StepTrace

@@ -47,9 +47,7 @@ class Hyperparameter(float):
 def make_hyperparameters(plan: CompiledPolicies, optimizers: Sequence[Any]) -> dict[str, Hyperparameter]:
     """Replaces the hyperparameters that a plan's rules set by variables in the optimizer; returns them by name.
 
-    Raises:
-        PolicyError: The job has several optimizers, or its optimizer does not have the hyperparameter.
-    """
+    Raises ``PolicyError`` if the job has several optimizers, or its optimizer lacks the hyperparameter."""
     made: dict[str, Hyperparameter] = {}
     for name, rule in setting_rules(plan).items():
         if name not in NAMES:

@@ -216,9 +216,7 @@ class ModelAverage:
     def average(self) -> list[Any]:
         """Graph, after the update of a synchronising step: averages the models; collects requests for a barrier.
 
-        Returns:
-            Tensors for which everything has to wait that a failed message must leave undone.
-        """
+        Returns tensors for which everything has to wait that a failed message must leave undone."""
         posts, window = self._graph_state.posts, self.window
         asked = [count.asked.read_value() for count in posts.counts]
         wanted = tf.stack([tf.cast(now - one.served, tf.float32) for now, one in zip(asked, posts.counts, strict=True)])

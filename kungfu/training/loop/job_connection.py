@@ -105,9 +105,7 @@ class JobConnection:
     def begin_run(self, *, on_offer: Callable[[], None], steps: Callable[[], int]) -> None:
         """Begins a run; ``on_offer``, called when a barrier is needed, requests the barrier in the graph.
 
-        Raises:
-            UsageError: This process has already begun a run, and the job is not divided into phases.
-        """
+        Raises ``UsageError`` if this process has already begun a run, and the job is not divided into phases."""
         if self.runs and not self.several and self.settings is not None:
             raise UsageError(
                 "kf.attach() was called a second time under kungfu-run: a peer that joins runs the program from its "
@@ -153,9 +151,7 @@ class JobConnection:
     def begin_phase(self) -> bytes | None:
         """Begins the next phase, for the program's next training.
 
-        Returns:
-            The result of the phase if the phase is already over; ``None`` if this peer should take part.
-        """
+        Returns the result of the phase if the phase is already over; ``None`` if this peer should take part."""
         if self.runs and not self.several:
             raise UsageError(
                 "model.fit() was called under kungfu-run in a program that has called kf.attach(): a peer that joins "

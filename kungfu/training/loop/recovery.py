@@ -43,9 +43,7 @@ from kungfu.training.run import AFTER_STEP, Run
 def lasting_failure(run: Run) -> PeerFailure | None:
     """Before a step: the loss of a peer that the job has given up, although the peer's messages may still arrive.
 
-    Cost:
-        Reading one field if no peer was given up; every training step calls this function.
-    """
+    Cost: reading one field if no peer was given up; every training step calls this function."""
     if (failure := run.membership.lasting_failure()) is None:
         return None
     run.attachment.leave()

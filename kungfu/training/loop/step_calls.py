@@ -315,9 +315,7 @@ class StepCalls:
     def exchange_after_training(self, values: Callable[[PeerGroup], None], *, what: str) -> str:
         """Exchanges values after training, when peers may end at any time: losses are not recovered.
 
-        Returns:
-            The reason why the exchange failed; "" if it succeeded.
-        """
+        Returns the reason why the exchange failed; "" if it succeeded."""
         try:
             values(peer_group(self.run, tag=what))
         except tf.errors.OpError as error:

@@ -236,9 +236,7 @@ class CheckpointManager:
     def read_named(self, name: str) -> tuple[Path, Manifest, list[Any]]:
         """Reads the values of `trained_variables` from a named checkpoint of the job's folder; changes no variable.
 
-        Raises:
-            UsageError: There is no checkpoint of this name, it is damaged, or it is of another model.
-        """
+        Raises ``UsageError`` if there is no checkpoint of this name, it is damaged, or it is of another model."""
         self.wait()  # the checkpoint may be the one that is being written
         path = find_named(self._folder(CheckpointRequest("")).path, name)
         manifest, values = read_values(path, self.state(), self.trained_variables(), within=_TRAINED)
@@ -259,9 +257,7 @@ class CheckpointManager:
     def request(self, request: CheckpointRequest) -> None:
         """Requests a checkpoint at the next barrier; rank 0 of that barrier writes it, under all requested names.
 
-        Raises:
-            UsageError: The name is the one that ``kungfu-run --keep best`` gives to checkpoints.
-        """
+        Raises ``UsageError`` if the name is the one that ``kungfu-run --keep best`` gives to checkpoints."""
         if BEST in request.names and self.best_signal:
             raise UsageError(
                 f"{request.reason} writes a checkpoint named {BEST!r}, and kungfu-run --keep best gives this name to "

@@ -61,9 +61,7 @@ class PeerGroup:
     def from_rank(self, rank: int, content: bytes) -> bytes:
         """Returns the ``content`` of rank ``rank`` on every peer; the content of the other ranks is ignored.
 
-        Cost:
-            One message, and a second message if the content is long.
-        """
+        Cost: one message, and a second message if the content is long."""
         if self.size == 1:
             return content
         own = content if self.rank == rank else b""

@@ -242,9 +242,7 @@ class Registry:
     def accepted_value(self, name: str, value: Any, *, by: str) -> Any:
         """A copy of the value that the hook ``by`` sets for a registered name: the hook may change the original later.
 
-        Raises:
-            UsageError: No shared value has that name, or the new value does not fit it.
-        """
+        Raises ``UsageError`` if no shared value has that name, or the new value does not fit it."""
         shared = self.of("shared")
         if name not in shared:
             known = ", ".join(map(repr, shared)) or "none"
@@ -269,9 +267,7 @@ class Registry:
     def number(self, name: str, value: float) -> Any:
         """The value for `put` that a number has as the registered value `name`: rounded for a whole number.
 
-        Raises:
-            UsageError: No shared value has that name, or the value is not a number.
-        """
+        Raises ``UsageError`` if no shared value has that name, or the value is not a number."""
         variable, mirrored = self.of("shared").get(name), self._mirrored.get(name)
         is_number = variable is not None and not variable.shape.rank and not variable.dtype.is_complex
         if variable is None or not is_number or (mirrored is not None and mirrored.codec.form in ("bytes", "text")):

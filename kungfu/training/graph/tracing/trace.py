@@ -16,11 +16,8 @@ from kungfu.training.graph.variable_io import is_variable
 
 
 class StepTrace:
-    """The last trace of a function that ``traced`` wraps.
-
-    Args:
-        gate: Puts the function's prints and summaries inside a condition; ``None`` in a program that runs alone.
-    """
+    """The last trace of a function that ``traced`` wraps. ``gate`` puts the function's prints and summaries inside a
+    condition; it is ``None`` in a program that runs alone."""
 
     def __init__(self, gate: EffectGate | None = None) -> None:
         self.gate, self._around = gate, ExitStack()
