@@ -114,9 +114,8 @@ def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> Non
 def error_line(error: Exception) -> str:
     """The error's text in one line, with very long words shortened.
 
-    Examples:
-        >>> error_line(ValueError("trials is " + 5000 * "9"))
-        'trials is 9999999999999999999999999999999999999999... (5000 characters)'
+    >>> error_line(ValueError("trials is " + 5000 * "9"))
+    'trials is 9999999999999999999999999999999999999999... (5000 characters)'
     """
     text = " ".join(str(error).split("\n"))
     return _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}... ({len(word[0])} characters)", text)

@@ -59,9 +59,8 @@ def why_command(folder: Path, *, content: Content = "narrative", form: Literal["
 def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
     """A tree for each view of a run: its peers, slowest first, with the timed parts of each pause at the barrier.
 
-    Examples:
-        >>> [tree.label for tree in span_trees([SpanEvent(what="rescale", peer=1, view=2, step=9, s=0.05)])]
-        ['view 2, after step 9']
+    >>> [tree.label for tree in span_trees([SpanEvent(what="rescale", peer=1, view=2, step=9, s=0.05)])]
+    ['view 2, after step 9']
     """
     for those in _spans_of_views(events):
         tree = Tree(f"view {those[0].view}, after step {figure(those[0].step)}")

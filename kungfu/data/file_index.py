@@ -48,7 +48,6 @@ def kept_arrays(path: Path, folder: Path | None, kind: str, make: Callable[[], A
     """The arrays stored for a file; computed if no valid arrays are stored.
 
     Args:
-        path: The data file.
         folder: The folder of the index; ``None`` for the folder of the file.
         kind: The kind of derived data, a part of the index's name.
         make: Reads the file, and returns the arrays.

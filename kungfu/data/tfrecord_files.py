@@ -185,7 +185,6 @@ def record_index(path: Path, folder: Path | None = None) -> RecordIndex:
     """The index of a file; computed if no valid index is stored.
 
     Args:
-        path: The TFRecord file.
         folder: The folder of the index; ``None`` for the folder of the file.
 
     Raises:

@@ -222,20 +222,19 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
     def details(self) -> tuple[str, ...]:
         """Lines of text: the lost peers, the repeated steps, and the times of the recovery.
 
-        Examples:
-            >>> parts = {"regroup_s": 0.17, "attach_s": 0.01, "first_step_s": 0.03}
-            >>> took = {"stop_s": 5.183, "noticed_s": 5.0, "regrouped_s": 0.183, "step_s": 0.03, "parts": parts}
-            >>> event = RecoveredEvent(step=47, before=3, after=2, view=2, lost={"1": "killed by SIGKILL"}, redone=0,
-            ...                        noticed_by="", state_of=0, target=3, global_batch_size=12, **took)
-            >>> event.headline()
-            'step 47: training continues with 2 peers of 3; the batch stays at 12 samples'
-            >>> print(*event.details(), sep=chr(10))
-            lost: peer 1 (killed by SIGKILL)
-            nothing that was done is lost: the state is that of peer 0
-            training stood still for 5.2 s, from step to step, less a step
-            noticed 5.0 s after the last step, then regrouped in 183 ms (attach 10 ms, regroup 170 ms)
-            the first step after it took 30 ms; one of those before, 30 ms
-            1 replacement is on its way
+        >>> parts = {"regroup_s": 0.17, "attach_s": 0.01, "first_step_s": 0.03}
+        >>> took = {"stop_s": 5.183, "noticed_s": 5.0, "regrouped_s": 0.183, "step_s": 0.03, "parts": parts}
+        >>> event = RecoveredEvent(step=47, before=3, after=2, view=2, lost={"1": "killed by SIGKILL"}, redone=0,
+        ...                        noticed_by="", state_of=0, target=3, global_batch_size=12, **took)
+        >>> event.headline()
+        'step 47: training continues with 2 peers of 3; the batch stays at 12 samples'
+        >>> print(*event.details(), sep=chr(10))
+        lost: peer 1 (killed by SIGKILL)
+        nothing that was done is lost: the state is that of peer 0
+        training stood still for 5.2 s, from step to step, less a step
+        noticed 5.0 s after the last step, then regrouped in 183 ms (attach 10 ms, regroup 170 ms)
+        the first step after it took 30 ms; one of those before, 30 ms
+        1 replacement is on its way
         """
         lost, coming = ", ".join(f"peer {peer} ({how})" for peer, how in sorted(self.lost.items())), self._coming()
         noticed, regrouped = duration(self.noticed_s), duration(self.regrouped_s)
@@ -296,9 +295,8 @@ def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
 
     Unknown parts count as ``stopped``, because the parts of a stop must add up to the seconds of the stop.
 
-    Examples:
-        >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "another_s")]
-        ['beside', 'stopped', 'after', 'stopped']
+    >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "another_s")]
+    ['beside', 'stopped', 'after', 'stopped']
     """
     return "beside" if part in _BESIDE else "after" if part == _AFTER else "stopped"
 

@@ -20,10 +20,9 @@ _ANY: Any = AnyEvent  # type checkers have no name for the type of a union
 def event_to_line(event: LoggedEvent) -> str:
     """The line of an event, without a newline; numbers that are not finite are written as names.
 
-    Examples:
-        >>> from kungfu.event_log.events import NotFiniteEvent
-        >>> event_to_line(NotFiniteEvent(time=1.5, what="loss", step=41, value=float("nan")))
-        '{"event": "not finite", "time": 1.5, "what": "loss", "step": 41, "value": "NaN"}'
+    >>> from kungfu.event_log.events import NotFiniteEvent
+    >>> event_to_line(NotFiniteEvent(time=1.5, what="loss", step=41, value=float("nan")))
+    '{"event": "not finite", "time": 1.5, "what": "loss", "step": 41, "value": "NaN"}'
     """
     return json.dumps(event_to_json(event), allow_nan=False)
 

@@ -44,7 +44,6 @@ class JobPeer(Struct, frozen=True):
     """A peer of a job, with the state of its process.
 
     Attributes:
-        id: The id of the peer.
         host: The id of its host; 0 in a job of one host.
         pid: Its process id; None if its start was not recorded.
         started_at: The start time of its process, in seconds since 1970; None if not known.
@@ -143,14 +142,9 @@ class Job(Struct, frozen=True):
     """The state of a job after the events and steps recorded so far; empty without events.
 
     Attributes:
-        started: The start of its first peers.
         names: The names under which it was started: a job that is started again gets another name.
-        ending: Its end, or its failure.
-        leader: The election of the agent that leads.
         hosts: Its hosts by id, including departed hosts; empty in a job of one host.
         peers: Its peers by id, including the most recently ended peers.
-        view: The view in force.
-        restarted: Its newest restart.
         view_steps: The steps done before the view in force and each later view, by version, as far as they are known.
         phase: The number of the newest announced ``fit`` of the program; 0 before the second ``fit``.
         finished: The `FinishedEvent` of each peer that has completed this ``fit``.
@@ -160,20 +154,16 @@ class Job(Struct, frozen=True):
         wanted: The size of the start, or of the newest decision that was not refused; a loss does not change it.
         change: The newest decision, refusal, or change of the membership.
         decisions: The newest decisions with their outcomes, oldest first.
-        rescales: The newest rescales, oldest first.
         base: The batch size from which rules compute the batch size at a rescale, and the number of peers for which it
             was set; None if not known.
         requests: The newest event of each recent external request, by id.
         limits: The newest change of the limits of the size, or of a hold; None if there was none.
-        checkpoint: The newest checkpoint that was written.
         troubles: The newest events about problems, oldest first.
         not_finite: The events of values that are not finite now, by name.
         barriers: The number of barriers in which rules fired.
         rules_step: The step of the newest barrier in which rules fired.
-        tally: The counts and sums over its events.
         trained_at: The time of the first view, in seconds since 1970; None if not known.
         last_at: The time of the newest event, in seconds since 1970; None if not known.
-        newest: The figures of the newest step.
         known: The newest value of each figure over all steps, by name; may be NaN or infinite.
         steps: The number of steps done, which is the highest step number so far.
         progress: The progress in samples and epochs, and the pace.

@@ -130,9 +130,8 @@ class RestartedEvent(LoggedEvent, frozen=True, kw_only=True, tag="restarted"):
     def one_line(self) -> str:
         """The restart in one line.
 
-        Examples:
-            >>> print(RestartedEvent(why="killed", nth=1, limit=3, size=2, first_peer=2, first_view=4).one_line())
-            the job starts again from the beginning: killed
+        >>> print(RestartedEvent(why="killed", nth=1, limit=3, size=2, first_peer=2, first_view=4).one_line())
+        the job starts again from the beginning: killed
         """
         return f"the job starts again from {self.path or 'the beginning'}: {self.why}"
 
@@ -303,9 +302,8 @@ class SizeLimitsEvent(LoggedEvent, frozen=True, kw_only=True, tag="limits"):
     def one_line(self) -> str:
         """The limits in one line.
 
-        Examples:
-            >>> SizeLimitsEvent(minimum=1, maximum=4, why="kungfu resize --max 4").one_line()
-            'the job takes 1 to 4 peers; policies may change the size (kungfu resize --max 4)'
+        >>> SizeLimitsEvent(minimum=1, maximum=4, why="kungfu resize --max 4").one_line()
+        'the job takes 1 to 4 peers; policies may change the size (kungfu resize --max 4)'
         """
         return f"the job takes {figure(self.minimum)} to {counted(self.maximum, 'peer')}; {self.hold()} ({self.why})"
 

@@ -25,9 +25,8 @@ def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
 def as_float(value: Any) -> float | None:
     """The number that a recorded value represents, which may be NaN or infinite; ``None`` for any other value.
 
-    Examples:
-        >>> as_float("NaN"), as_float("-Infinity"), as_float(3), as_float(None), as_float("3"), as_float(True)
-        (nan, -inf, 3.0, None, None, None)
+    >>> as_float("NaN"), as_float("-Infinity"), as_float(3), as_float(None), as_float("3"), as_float(True)
+    (nan, -inf, 3.0, None, None, None)
     """
     # The usual case, in records of millions of steps.
     if type(value) is float:
@@ -45,9 +44,8 @@ def as_float(value: Any) -> float | None:
 def as_whole(value: object) -> int | None:
     """The value if it is an integer; ``None`` for anything else, including booleans.
 
-    Examples:
-        >>> as_whole(3), as_whole(3.0), as_whole(True), as_whole("3")
-        (3, None, None, None)
+    >>> as_whole(3), as_whole(3.0), as_whole(True), as_whole("3")
+    (3, None, None, None)
     """
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -55,9 +53,8 @@ def as_whole(value: object) -> int | None:
 def step_seconds(figures: Mapping[str, Any]) -> float | None:
     """The seconds that a step took, from its line of ``metrics.jsonl``; ``None`` if the step was not timed.
 
-    Examples:
-        >>> step_seconds({"batch": 64, "samples_per_s": 128.0}), step_seconds({"batch": 64, "samples_per_s": None})
-        (0.5, None)
+    >>> step_seconds({"batch": 64, "samples_per_s": 128.0}), step_seconds({"batch": 64, "samples_per_s": None})
+    (0.5, None)
     """
     samples, speed = as_float(figures.get("batch")), as_float(figures.get("samples_per_s"))
     return samples / speed if samples is not None and speed is not None and 0 < speed < math.inf else None

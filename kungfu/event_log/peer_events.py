@@ -211,9 +211,8 @@ class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
     def one_line(self) -> str:
         """The view in one line.
 
-        Examples:
-            >>> ViewEvent(version=2, peers=(0, 1, 2)).one_line()
-            'view 2: 3 peers train'
+        >>> ViewEvent(version=2, peers=(0, 1, 2)).one_line()
+        'view 2: 3 peers train'
         """
         train = "trains" if len(self.peers) == 1 else "train"
         return f"view {self.version}: {counted(len(self.peers), 'peer')} {train}"

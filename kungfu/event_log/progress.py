@@ -96,13 +96,12 @@ class WholeBatches:
         epoch: The epoch of this batch.
         is_left_out: True if the newest batch does not count.
 
-    Examples:
-        >>> batches, counted = WholeBatches(), []
-        >>> for epoch, batch in [(0, 8), (0, 5), (1, 8), (1, 4), (1, 4), (2, 3)]:
-        ...     batches = batches.after({"epoch": epoch, "batch": batch})
-        ...     counted.append(batches.batch)
-        >>> counted
-        [8.0, 8.0, 8.0, 8.0, 4.0, 3.0]
+    >>> batches, counted = WholeBatches(), []
+    >>> for epoch, batch in [(0, 8), (0, 5), (1, 8), (1, 4), (1, 4), (2, 3)]:
+    ...     batches = batches.after({"epoch": epoch, "batch": batch})
+    ...     counted.append(batches.batch)
+    >>> counted
+    [8.0, 8.0, 8.0, 8.0, 4.0, 3.0]
     """
 
     batch: float | None = None

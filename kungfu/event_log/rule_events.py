@@ -105,9 +105,8 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     def one_line(self) -> str:
         """The decision in one line.
 
-        Examples:
-            >>> DecisionEvent(step=50, rule="grow", saw={"noise_scale": 50.7}, size=2, asked=3, done="").one_line()
-            'step 50: grow wants 3 peers instead of 2 (noise scale 50.7)'
+        >>> DecisionEvent(step=50, rule="grow", saw={"noise_scale": 50.7}, size=2, asked=3, done="").one_line()
+        'step 50: grow wants 3 peers instead of 2 (noise scale 50.7)'
         """
         return super().one_line() + (f"; {self.done}" if self.done else "")
 
@@ -130,9 +129,8 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     def requested(self) -> str:
         """The request as text, with the present size.
 
-        Examples:
-            >>> DecisionEvent(step=50, rule="grow", saw={}, size=2, asked=3, done="").requested()
-            '3 peers instead of 2'
+        >>> DecisionEvent(step=50, rule="grow", saw={}, size=2, asked=3, done="").requested()
+        '3 peers instead of 2'
         """
         # Replacements keep the size and change only the peers.
         if self.when == "replaced":
@@ -150,12 +148,11 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     def contest(self) -> list[str]:
         """The requests of a combined rule's policies, and the policies that won; empty for any other rule.
 
-        Examples:
-            >>> saw = {"grow": 4.0, "schedule": 3.0, "target": 3.0}
-            >>> decision = DecisionEvent(step=50, rule="at_most(grow, schedule)", saw=saw, size=2, asked=3, done="",
-            ...                          won=("schedule",), lost=("grow",))
-            >>> decision.contest()
-            ['grow wanted 4, schedule wanted 3: schedule won']
+        >>> saw = {"grow": 4.0, "schedule": 3.0, "target": 3.0}
+        >>> decision = DecisionEvent(step=50, rule="at_most(grow, schedule)", saw=saw, size=2, asked=3, done="",
+        ...                          won=("schedule",), lost=("grow",))
+        >>> decision.contest()
+        ['grow wanted 4, schedule wanted 3: schedule won']
         """
         names = [name for name in self.saw if name in (*self.won, *self.lost)]
         # A rule of one policy has no candidates.
@@ -209,11 +206,10 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     def headline(self) -> str:
         """The request that had no effect, and the reason; empty if the rule itself replaced the request later.
 
-        Examples:
-            >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow").headline()
-            'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
-            >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="a person's hold", held=2).headline()
-            'step 50: held at 2 by a person until it is released: hook wants 3 peers'
+        >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow").headline()
+        'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
+        >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="a person's hold", held=2).headline()
+        'step 50: held at 2 by a person until it is released: hook wants 3 peers'
         """
         if self.held:
             return f"step {figure(self.step)}: {self.outcome()[1]}: {self.rule} wants {self.requested()}"
@@ -231,9 +227,8 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     def outcome(self) -> tuple[str, str]:
         """The state of the request, and why it had no effect.
 
-        Examples:
-            >>> SupersededEvent(step=10, rule="grow", saw={}, asked=3, by="stop_on_nan", later=57).outcome()
-            ('superseded', 'nothing came of it, since stop_on_nan came after it, at step 57')
+        >>> SupersededEvent(step=10, rule="grow", saw={}, asked=3, by="stop_on_nan", later=57).outcome()
+        ('superseded', 'nothing came of it, since stop_on_nan came after it, at step 57')
         """
         if self.held:
             return "held", held_words(self.held, self.until, now=self.time)
@@ -333,12 +328,11 @@ class RestoredEvent(RuleEvent, frozen=True, kw_only=True, tag="restored"):
     def requested(self) -> str:
         """The request and its outcome, as text.
 
-        Examples:
-            >>> event = RestoredEvent(
-            ...     step=50, rule="early_stop", saw={}, name="best", path="kept/step-00000030", saved_step=30,
-            ...     at_step=51, stop_s=0.02)
-            >>> event.one_line()
-            "step 50: early_stop restores the checkpoint 'best' of step 30"
+        >>> event = RestoredEvent(
+        ...     step=50, rule="early_stop", saw={}, name="best", path="kept/step-00000030", saved_step=30,
+        ...     at_step=51, stop_s=0.02)
+        >>> event.one_line()
+        "step 50: early_stop restores the checkpoint 'best' of step 30"
         """
         if self.error:
             return f"wants the checkpoint {self.name!r} restored, which was not possible: {self.error}"
@@ -369,11 +363,10 @@ class SettingRun(Struct, frozen=True):
     def one_line(self) -> str:
         """The series of changes in one line.
 
-        Examples:
-            >>> from msgspec.structs import replace
-            >>> first = SetEvent(step=10, rule="decay", saw={}, what="learning rate", to=0.125, over=0.0, unit="steps")
-            >>> SettingRun(first, replace(first, step=19, to=0.0525), 10).one_line()
-            'steps 10 to 19: decay sets the learning rate 10 times, from 0.125 to 0.0525'
+        >>> from msgspec.structs import replace
+        >>> first = SetEvent(step=10, rule="decay", saw={}, what="learning rate", to=0.125, over=0.0, unit="steps")
+        >>> SettingRun(first, replace(first, step=19, to=0.0525), 10).one_line()
+        'steps 10 to 19: decay sets the learning rate 10 times, from 0.125 to 0.0525'
         """
         first, last = self.first, self.last
         steps = f"steps {figure(first.step)} to {figure(last.step)}"
@@ -427,11 +420,10 @@ class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
     def headline(self) -> str:
         """The request that is held back, and the reason.
 
-        Examples:
-            >>> held = HeldEvent(step=50, rule="held(stragglers)", saw={}, action="Replace", asked=None, ranks=(1, 3),
-            ...                  budget="8 replacements in 800 steps")
-            >>> held.headline()
-            'step 50: stragglers asks for the replacement of rank 1, 3; held: 8 replacements in 800 steps are used up'
+        >>> held = HeldEvent(step=50, rule="held(stragglers)", saw={}, action="Replace", asked=None, ranks=(1, 3),
+        ...                  budget="8 replacements in 800 steps")
+        >>> held.headline()
+        'step 50: stragglers asks for the replacement of rank 1, 3; held: 8 replacements in 800 steps are used up'
         """
         rule = self.rule.removeprefix("held(").removesuffix(")")
         if self.action == "ScaleLearningRate":

@@ -15,9 +15,8 @@ _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 def finite_number(value: object) -> float | None:
     """A finite number, or ``None`` for anything else.
 
-    Examples:
-        >>> finite_number(3), finite_number(float("nan")), finite_number("3"), finite_number(True)
-        (3.0, None, None, None)
+    >>> finite_number(3), finite_number(float("nan")), finite_number("3"), finite_number(True)
+    (3.0, None, None, None)
     """
     # The usual case, in records of millions of steps.
     if type(value) is float:
@@ -29,9 +28,8 @@ def finite_number(value: object) -> float | None:
 def number_or_nan(value: object) -> float | None:
     """A finite number, NaN for NaN and infinities, or ``None`` for anything else.
 
-    Examples:
-        >>> number_or_nan(3), number_or_nan("Infinity"), number_or_nan(None)
-        (3.0, nan, None)
+    >>> number_or_nan(3), number_or_nan("Infinity"), number_or_nan(None)
+    (3.0, nan, None)
     """
     number = as_float(value)
     return number if number is None or math.isfinite(number) else math.nan
@@ -40,9 +38,8 @@ def number_or_nan(value: object) -> float | None:
 def undefined_words(share: float) -> str:
     """Describes a figure that is NaN in a share of its steps; empty for a share below 1 %.
 
-    Examples:
-        >>> undefined_words(0.4812), undefined_words(0.001)
-        ('no number in 48 % of the steps', '')
+    >>> undefined_words(0.4812), undefined_words(0.001)
+    ('no number in 48 % of the steps', '')
     """
     return f"no number in {100 * share:.0f} % of the steps" if share >= 0.01 else ""
 
@@ -56,11 +53,10 @@ def not_finite(value: object) -> str:
 def figure(value: object) -> str:
     """A number with three or four significant digits; whole numbers are shown in full.
 
-    Examples:
-        >>> figure(50.65517), figure(12345), figure(16.0), figure(0.012345), figure(None), figure(1234567.8)
-        ('50.7', '12,345', '16', '0.0123', '-', '1,234,568')
-        >>> figure("NaN"), figure(float("-inf"))
-        ('NaN', '-Infinity')
+    >>> figure(50.65517), figure(12345), figure(16.0), figure(0.012345), figure(None), figure(1234567.8)
+    ('50.7', '12,345', '16', '0.0123', '-', '1,234,568')
+    >>> figure("NaN"), figure(float("-inf"))
+    ('NaN', '-Infinity')
     """
     given = finite_number(value)
     if given is None:
@@ -75,9 +71,8 @@ def figure(value: object) -> str:
 def size_in_bytes(value: object) -> str:
     """A number of bytes, in the unit that a person would use.
 
-    Examples:
-        >>> size_in_bytes(412_345_678), size_in_bytes(800), size_in_bytes(None)
-        ('412.3 MB', '800 bytes', 'unknown size')
+    >>> size_in_bytes(412_345_678), size_in_bytes(800), size_in_bytes(None)
+    ('412.3 MB', '800 bytes', 'unknown size')
     """
     size = finite_number(value)
     if size is None:
@@ -88,9 +83,8 @@ def size_in_bytes(value: object) -> str:
 def duration(value: object) -> str:
     """A duration in seconds, written in the units that a person would use.
 
-    Examples:
-        >>> duration(0.0346), duration(0.00057), duration(4.64), duration(75.2), duration(4000), duration(None)
-        ('35 ms', '0.57 ms', '4.6 s', '1 min 15 s', '1 h 6 min', '-')
+    >>> duration(0.0346), duration(0.00057), duration(4.64), duration(75.2), duration(4000), duration(None)
+    ('35 ms', '0.57 ms', '4.6 s', '1 min 15 s', '1 h 6 min', '-')
     """
     seconds = finite_number(value)
     if seconds is None:
@@ -107,9 +101,8 @@ def duration(value: object) -> str:
 def rough_duration(seconds: float) -> str:
     """An estimated duration in seconds as text, rounded coarsely because it is only an estimate.
 
-    Examples:
-        >>> [rough_duration(seconds) for seconds in (0.3, 42, 89, 700, 8000, 100_000, 1e6)]
-        ['1 s', '40 s', '90 s', '12 min', '2 h 15 min', '28 h', '12 days']
+    >>> [rough_duration(seconds) for seconds in (0.3, 42, 89, 700, 8000, 100_000, 1e6)]
+    ['1 s', '40 s', '90 s', '12 min', '2 h 15 min', '28 h', '12 days']
     """
     if seconds < 90:
         return f"{max(1, round(seconds))} s" if seconds < 10 else f"{5 * round(seconds / 5)} s"
@@ -126,9 +119,8 @@ def rough_duration(seconds: float) -> str:
 def counted(value: object, noun: str) -> str:
     """A number and its noun, in the plural unless the number is 1.
 
-    Examples:
-        >>> counted(1, "peer"), counted(3, "peer"), counted(None, "peer")
-        ('1 peer', '3 peers', '- peers')
+    >>> counted(1, "peer"), counted(3, "peer"), counted(None, "peer")
+    ('1 peer', '3 peers', '- peers')
     """
     return f"{figure(value)} {noun}" + ("" if finite_number(value) == 1 else "s")
 
@@ -140,9 +132,8 @@ def held_words(size: int, until: float | None, *, now: float | None) -> str:
         until: The end of the hold, in seconds since 1970; ``None`` for a hold until it is released.
         now: The present time, in seconds since 1970; a hold that ends on another day is shown with its date.
 
-    Examples:
-        >>> held_words(2, None, now=None)
-        'held at 2 by a person until it is released'
+    >>> held_words(2, None, now=None)
+    'held at 2 by a person until it is released'
     """
     if until is None:
         return f"held at {figure(size)} by a person until it is released"
@@ -154,9 +145,8 @@ def held_words(size: int, until: float | None, *, now: float | None) -> str:
 def sizes_passed(sizes: Sequence[int]) -> str:
     """The sizes in order, joined by arrows; if there are more than nine, the middle is left out.
 
-    Examples:
-        >>> sizes_passed([2, 4]), sizes_passed(range(1, 12))
-        ('2 -> 4', '1 -> 2 -> 3 -> 4 -> 5 -> ... -> 9 -> 10 -> 11')
+    >>> sizes_passed([2, 4]), sizes_passed(range(1, 12))
+    ('2 -> 4', '1 -> 2 -> 3 -> 4 -> 5 -> ... -> 9 -> 10 -> 11')
     """
     shown = [str(one) for one in sizes]
     return " -> ".join(shown if len(shown) <= 9 else [*shown[:5], "...", *shown[-3:]]) or UNKNOWN
@@ -165,9 +155,8 @@ def sizes_passed(sizes: Sequence[int]) -> str:
 def label(name: str) -> str:
     """The name of a field as separate words.
 
-    Examples:
-        >>> label("local_batch_size")
-        'local batch size'
+    >>> label("local_batch_size")
+    'local batch size'
     """
     return name.replace("_", " ")
 
@@ -175,9 +164,8 @@ def label(name: str) -> str:
 def peers_named(peers: Sequence[object]) -> str:
     """The ids of peers as text.
 
-    Examples:
-        >>> peers_named([2]), peers_named([1000, 1001]), peers_named([])
-        ('peer 2', 'peers 1000 and 1001', 'nobody')
+    >>> peers_named([2]), peers_named([1000, 1001]), peers_named([])
+    ('peer 2', 'peers 1000 and 1001', 'nobody')
     """
     names = [str(peer) for peer in peers]
     if not names:

@@ -135,18 +135,9 @@ class Attached:
     """The arguments of a call of ``attach``, and the state of the model's fits.
 
     Args:
-        model: The attached model.
-        policies: The policies, unchanged.
-        seed: The seed of the samples' order and of each peer's random numbers.
-        budget: Limits how often all policies together may change the cluster.
-        combine: The combination over the peers of metrics' states and layers' statistics, by name.
-        sync: How the peers keep their models alike.
-        optimizer: The model's optimizer at the time of ``attach``.
         is_fitting: True while a ``fit`` is under way.
         passes: True while this peer skips finished fits.
-        calls: The `StepCalls` of the present fit, or of the last fit.
         first_epoch: The first epoch of the present or last fit.
-        evaluations: The results of ``evaluate`` after the last fit.
     """
 
     model: Any

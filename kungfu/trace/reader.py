@@ -249,9 +249,8 @@ def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
 def rows_without_gap(steps: Iterable[int]) -> list[tuple[int, int]]:
     """The first and the last step of each series of consecutive steps.
 
-    Examples:
-        >>> rows_without_gap([3, 4, 5, 9])
-        [(3, 5), (9, 9)]
+    >>> rows_without_gap([3, 4, 5, 9])
+    [(3, 5), (9, 9)]
     """
     rows: list[tuple[int, int]] = []
     for step in steps:

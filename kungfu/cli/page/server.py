@@ -168,9 +168,8 @@ def runs_server(folder: Path, listener: socket.socket, *, printed_host: str = LO
 def url_of(address: ListenAddress, port: int) -> str:
     """The URL of a page served at an address; a wildcard address is replaced by the machine's host name.
 
-    Examples:
-        >>> url_of(ListenAddress("127.0.0.1", 0), 8080), url_of(ListenAddress("::1", 0), 8080)
-        ('http://127.0.0.1:8080/', 'http://[::1]:8080/')
+    >>> url_of(ListenAddress("127.0.0.1", 0), 8080), url_of(ListenAddress("::1", 0), 8080)
+    ('http://127.0.0.1:8080/', 'http://[::1]:8080/')
     """
     is_for_all = address.host in ("0.0.0.0", "::")
     return f"http://{ListenAddress(socket.gethostname() if is_for_all else address.host, port)}/"

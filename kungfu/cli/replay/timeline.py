@@ -94,10 +94,9 @@ def replayed_in_words(decision: FiredRule) -> str:
 def action_of(action: Action) -> str:
     """The name of the method by which a policy requests an action.
 
-    Examples:
-        >>> from kungfu.control import Stop
-        >>> action_of(Stop())
-        'stop'
+    >>> from kungfu.control import Stop
+    >>> action_of(Stop())
+    'stop'
     """
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", type(action).__name__).lower()
 

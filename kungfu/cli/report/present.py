@@ -9,11 +9,10 @@ from kungfu.event_log.values import counted, rough_duration
 def decision_words(job: Job) -> str:
     """The newest decision, refusal or membership change of a job, and the values behind it; empty before the first.
 
-    Examples:
-        >>> from kungfu.event_log.events import DecisionEvent
-        >>> event = DecisionEvent(step=50, rule="gns_batch", saw={"noise_scale": 116.0}, size=2, asked=4, done="")
-        >>> decision_words(Job().after(event))
-        'step 50, gns_batch: 2 -> 4 peers, under way (noise scale 116)'
+    >>> from kungfu.event_log.events import DecisionEvent
+    >>> event = DecisionEvent(step=50, rule="gns_batch", saw={"noise_scale": 116.0}, size=2, asked=4, done="")
+    >>> decision_words(Job().after(event))
+    'step 50, gns_batch: 2 -> 4 peers, under way (noise scale 116)'
     """
     change = job.change
     if change is None:
@@ -32,11 +31,10 @@ def waiting_words(job: Job, *, now: float) -> str:
     Args:
         now: The present time, in seconds since 1970.
 
-    Examples:
-        >>> from kungfu.event_log.events import SpawnedEvent
-        >>> started = Job().after(SpawnedEvent(peer=2, pid=7, time=10.0)).after(SpawnedEvent(peer=3, pid=8, time=12.0))
-        >>> waiting_words(started, now=50.0)
-        '2 starting for 40 s'
+    >>> from kungfu.event_log.events import SpawnedEvent
+    >>> started = Job().after(SpawnedEvent(peer=2, pid=7, time=10.0)).after(SpawnedEvent(peer=3, pid=8, time=12.0))
+    >>> waiting_words(started, now=50.0)
+    '2 starting for 40 s'
     """
     if job.ending is not None:
         return ""

@@ -136,10 +136,9 @@ def newest_step(folder: Path) -> float:
 def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
     """The steps with their figures, in ascending order; for a repeated step, the last line counts.
 
-    Examples:
-        >>> rows = [{"step": 2, "loss": 7}, {"step": 1, "loss": 8}, {"step": 2, "loss": 9}]
-        >>> [(step, row["loss"]) for step, row in rows_in_order(rows)]
-        [(1.0, 8), (2.0, 9)]
+    >>> rows = [{"step": 2, "loss": 7}, {"step": 1, "loss": 8}, {"step": 2, "loss": 9}]
+    >>> [(step, row["loss"]) for step, row in rows_in_order(rows)]
+    [(1.0, 8), (2.0, 9)]
     """
     held: dict[float, Row] = {}
     newest = -math.inf

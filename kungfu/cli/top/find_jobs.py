@@ -47,11 +47,10 @@ def find_jobs(folders: Sequence[Path] = (), processes: Iterable[psutil.Process] 
 def is_kungfu_run(words: Sequence[str]) -> bool:
     """True for a command line of kungfu-run.
 
-    Examples:
-        >>> is_kungfu_run(["/usr/bin/python", "/venv/bin/kungfu-run", "-np", "2", "python", "train.py"])
-        True
-        >>> is_kungfu_run(["python", "-m", "kungfu.cli.run", "-np", "2"]), is_kungfu_run(["less", "kungfu-run"])
-        (True, False)
+    >>> is_kungfu_run(["/usr/bin/python", "/venv/bin/kungfu-run", "-np", "2", "python", "train.py"])
+    True
+    >>> is_kungfu_run(["python", "-m", "kungfu.cli.run", "-np", "2"]), is_kungfu_run(["less", "kungfu-run"])
+    (True, False)
     """
     # The interpreter may have options before the module.
     if "-m" in words[:4] and "kungfu.cli.run" in words[:5]:
