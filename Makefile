@@ -44,7 +44,7 @@ soak: setup  ## the long runs: 500 random policies in three interpreters, 500 ra
 		tests/runtime/agent/consensus/test_agreement.py tests/runtime/agent/consensus/test_store_histories.py
 	@KUNGFU_SOAK_FAULTS=30,10,0 $(python) -m pytest --timeout 3600 tests/jobs/test_faults.py
 	@KUNGFU_SOAK_JOBS=40,$${SEED:-1} $(python) -m pytest --numprocesses 2 -rA tests/jobs/test_faults.py
-	@KUNGFU_SOAK_NETWORK=60,$${SEED:-1} $(python) -m pytest --timeout 7200 -rA tests/jobs/test_faults.py -k network
+	@KUNGFU_SOAK_NETWORK=60,$${SEED:-1} $(python) -m pytest -rA tests/jobs/test_network_changes.py
 	@KUNGFU_SOAK_HOSTS=1 $(python) -m pytest tests/jobs/test_hosts.py
 	@KUNGFU_SOAK=1 $(python) -m pytest tests/jobs tests/benchmarks tests/test_distribution.py \
 		tests/runtime/attachment/horovod \

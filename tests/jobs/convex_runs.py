@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -179,18 +179,19 @@ def run_faults(
     *,
     size: int,
     within: Network | None = None,
-    watches: Sequence[JobWatcher] = (),
+    watches: Mapping[int, JobWatcher] | None = None,
 ) -> list[tuple[int, ...]]:
     """Carries out faults, one after the other, on a job that runs on this machine, and waits until it has settled.
 
     It has settled when it has the size that it is to have, and no joiner is on its way. What is frozen stays frozen:
     the job gives it up, or another fault thaws it. Faults of a machine (see `MACHINE_FAULTS`) need its network, in
-    ``within``. Of the records of ``jobs``, one a host, the first one whose host was not hit counts; ``watches`` follow
-    them, if they were followed before. Gives for each fault the ids of the peers that it hit; of one on hosts, all
-    peers that these had started.
+    ``within``, where it has the name of its host. Of the records of ``jobs``, one a host, the first one whose host was
+    not hit counts; ``watches`` follow them, by the number of the host, if they were followed before. Gives for each
+    fault the ids of the peers that it hit; of one on hosts, all peers that these had started.
     """
-    watches = watches or [JobWatcher(job.folder) for job in jobs]
-    carried, doomed, hosts, begun = list[tuple[int, ...]](), set[int](), set[int](), watches[0].look().steps
+    watches = watches or {host: JobWatcher(job.folder) for host, job in enumerate(jobs)}
+    carried, doomed, hosts = list[tuple[int, ...]](), set[int](), set[int]()
+    begun = _undisturbed(watches, hosts).look().steps
     await_moment = partial(_await, begun=begun, jobs=jobs)
     for machine_fault, fault in _faults(text):
         watch = _undisturbed(watches, hosts)
@@ -206,7 +207,9 @@ def run_faults(
         if machine_fault:
             assert within is not None
             assert isinstance(fault.what, SignalHosts)
-            _hit_machines(machine_fault, fault.what, within)
+            names = {job.hosts[host].name for host in fault.what.hosts}
+            machines = [machine for machine, one in enumerate(within.hosts) if one.name in names]
+            _hit_machines(machine_fault, SIGNALS[fault.what.verb], machines, within)
         else:
             for process in processes_of(fault.what, job, peers):
                 assert process.pid is not None, f"the record does not name a process of {fault}"
@@ -231,20 +234,21 @@ def _faults(text: str) -> Iterator[tuple[str, Fault]]:
             yield name, fault
 
 
-def _hit_machines(fault: str, what: SignalHosts, net: Network) -> None:
-    """Carries out one of `MACHINE_FAULTS`."""
-    for host in what.hosts:
+def _hit_machines(fault: str, number: int, machines: Sequence[int], net: Network) -> None:
+    """Carries out one of `MACHINE_FAULTS`, by a signal of this number where it hits processes."""
+    for host in machines:
         others = [one for one in range(len(net.hosts)) if one != host]
         if fault in ("unplug", "suspend", "wake"):
-            net.hosts[host].signal(SIGNALS[what.verb])
+            net.hosts[host].signal(number)
             continue
         for senders, receivers, faults in (([host], others, ("cut", "mute")), (others, [host], ("cut", "deafen"))):
             (net.cut if fault in faults else net.mend)(senders, receivers)
 
 
-def _undisturbed(watches: Sequence[JobWatcher], hit: set[int]) -> JobWatcher:
+def _undisturbed(watches: Mapping[int, JobWatcher], hit: set[int]) -> JobWatcher:
     """The record of a host that was hit may have ended, or stand still."""
-    return next((watch for host, watch in enumerate(watches) if host not in hit), watches[0])
+    others = (watch for host, watch in watches.items() if host not in hit)
+    return next(others, next(iter(watches.values())))
 
 
 def _await(

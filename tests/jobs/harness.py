@@ -182,13 +182,27 @@ def ran(tmp_path: Path, *options: object, code: int = 0, deadline_s: float = 180
 
 @contextmanager
 def networked(size: int) -> Iterator[Network]:
-    """An emulated network of hosts; the test is skipped, with the reason, on a machine that does not permit one."""
+    """An emulated network of hosts, of which no process and so no namespace may be left afterwards.
+
+    The test is skipped, with the reason, on a machine that does not permit one.
+    """
     with ExitStack() as stack:
         try:
             made = stack.enter_context(network(size))
         except NetworkUnavailableError as error:
             pytest.skip(f"no emulated network on this machine: {error}")
+        spaces = {namespace_of(holder) for holder in (made.switch, *(host.holder for host in made.hosts))}
         yield made
+    pids = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
+    assert not [pid for pid in pids if namespace_of(pid) in spaces], "processes in the namespaces of the network"
+
+
+def namespace_of(pid: int) -> str:
+    """The name of the network namespace of a process; "" once the process has ended."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -212,7 +226,8 @@ class Hosts:
         return self.jobs[-1]
 
     def join(self, host: int, slots: int, *options: object, name: str = "", **given: object) -> Job:
-        """Starts another host, 127.0.0.``host``, that no list names; the last of two equal ``options`` counts."""
+        """Starts another host, 127.0.0.``host`` or node-``host``, that no list names; the last of two equal ``options``
+        counts."""
         self.jobs.append(self.joiner(host, slots, *options, name=name or f"joiner-{host}", **given))
         return self.jobs[-1]
 
@@ -243,16 +258,11 @@ def started_on_hosts(
         return launched(tmp_path, *line, name=name, environment=shared, host=members[host], **given)
 
     def joiner(host: int, room: int, *more: object, name: str, **other: Any) -> Job:
-        line: list[Any] = [
-            *(["--join", f"{names[-1]}:{port}"] if listed else []),
-            "--self",
-            f"127.0.0.{host}:{room}",
-            "--port",
-            port,
-            *options,
-            *more,
-        ]
-        return launched(tmp_path, *line, name=name, **{**given, "environment": shared, **other})
+        member = None if within is None else within.hosts[host - 1]
+        itself = f"127.0.0.{host}" if member is None else member.name
+        join = ["--join", f"{names[-1]}:{port}"] if listed else []
+        line: list[Any] = [*join, "--self", f"{itself}:{room}", "--port", port, *options, *more]
+        return launched(tmp_path, *line, name=name, **{**given, "environment": shared, "host": member, **other})
 
     jobs: list[Job] = []
     with cleared(jobs):

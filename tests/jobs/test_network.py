@@ -1,9 +1,10 @@
-"""Jobs on hosts of an emulated network whose links are cut, in both directions and in one; Horovod averages."""
+"""Jobs on hosts of an emulated network whose links are cut, to each other and to an etcd; Horovod averages."""
 
 from __future__ import annotations
 
 import signal
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.jobs.convex_runs import NO_QUORUM_CODE, training
-from tests.jobs.harness import awaited, networked
+from tests.jobs.harness import awaited, lines_of, networked
+from tests.runtime.agent.etcd_server import etcd_server, needs_etcd
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.skipif(
@@ -138,3 +140,38 @@ def test_the_state_reaches_two_joiners_of_a_host_over_its_slow_link_once(tmp_pat
         ended, *_ = run.ends(0, 0, 0)
     assert ended.sizes == [2, 4]
     assert STATE_MB < came_mb < 1.7 * STATE_MB, "with calls and messages, and not once for each joiner"
+
+
+@SOAK
+@needs_etcd
+@pytest.mark.parametrize("cut", [pytest.param([0], id="the leader"), pytest.param([0, 1, 2], id="all hosts")])
+def test_training_and_what_all_hold_go_on_while_the_etcd_is_cut_off_and_a_lost_host_waits_for_it(
+    tmp_path: Path, cut: list[int]
+) -> None:
+    """Host 0 founds the job, as the others are started later; a peer is replaced, and then host 2 loses its power."""
+    with ExitStack() as stack:
+        net = stack.enter_context(networked(4))
+        etcd = stack.enter_context(etcd_server(tmp_path, within=net.hosts[3]))
+        line = [*HOROVOD, "--store", f"etcd://{etcd.address}", "--job", "digits", "--min-hosts", 3]
+        run = stack.enter_context(training(tmp_path, *line, slots=(2,), size=3, listed=False, within=net))
+        leader = run.hosts[0]
+        leader.event("host", host=0)
+        follower, other = run.hosts.join(2, 1), run.hosts.join(3, 1)
+        follower.steps(10)
+        machine = other.event("host", pid=other.process.pid)["host"]
+        net.part(cut, [3])
+        assert "has not answered" in leader.event("store", host=0, state="lost")["why"]
+        leader.signal(signal.SIGKILL, peer=leader.event("view")["peers"][0])
+        leader.event("recovered", to=2)
+        leader.event("rescale", to=3)
+        leader.steps(len(lines_of(leader.folder / "metrics.jsonl")) + 20)
+        net.hosts[2].signal(signal.SIGKILL)
+        leader.event("store", state="awaited")
+        kinds = [event["event"] for event in lines_of(leader.folder / "events.jsonl")]
+        assert kinds.count("recovered") == 1, "only the peer"
+        net.part([0, 1, 3])
+        leader.event("store", host=0, state="back")
+        leader.event("host lost", host=machine)
+        ended, *_ = run.ends(0, 0, -signal.SIGKILL)
+    assert ended.all_of("head") == [], "host 0 led all the time"
+    assert ended.sizes[:3] == [3, 2, 3]
