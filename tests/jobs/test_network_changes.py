@@ -82,6 +82,7 @@ class Machines:
         jobs: The running kungfu-run of each host that is in the job, by the number of the host; the oldest first.
         machines: The machine of each host that has ever been in the job.
         watches: The followers of their records.
+        size: The size of the job.
     """
 
     run: Run
@@ -91,6 +92,7 @@ class Machines:
     jobs: dict[int, Job] = field(default_factory=dict)
     machines: dict[int, int] = field(default_factory=dict)
     watches: dict[int, JobWatcher] = field(default_factory=dict)
+    size: int = FOUNDERS
 
     def enter(self, machine: int, job: Job) -> None:
         """Waits until the host that a machine has started is in the job, and knows it from then on."""
@@ -118,8 +120,9 @@ class Machines:
         with self._store_disturbed(change):
             joiner = self.join(JOINER) if change.joins else None
             running = [*self.jobs.values()]
-            given: dict[str, Any] = {"size": change.size, "within": self.net, "watches": self.watches}
+            given: dict[str, Any] = {"size": self.size, "within": self.net, "watches": self.watches}
             run_faults(change.faults, running, self.run.steered, **given)
+        self.size = change.size
         if joiner is not None:
             self.enter(JOINER, joiner)
         if change.lost is not None:
@@ -176,25 +179,29 @@ class Machines:
 )
 def test_a_job_on_a_network_under_changes_by_chance(tmp_path: Path, with_etcd: bool) -> None:
     changes, seed = (int(word) for word in NETWORK.split(","))
-    draw, size = random.Random(seed), FOUNDERS
+    draw = random.Random(seed)
     options: list[object] = ["--attachment", "horovod", "--failures", 1000, "--forget-host", FORGET_S]
-    given: dict[str, Any] = {"slots": SLOTS[:FOUNDERS], "size": size, "epochs": 16 * changes, "listed": not with_etcd}
+    given: dict[str, Any] = {
+        "slots": SLOTS[:FOUNDERS],
+        "size": FOUNDERS,
+        "epochs": 16 * changes,
+        "listed": not with_etcd,
+    }
     with ExitStack() as stack:
         net, etcd = stack.enter_context(networked(STORE + 1)), None
         if with_etcd:
             etcd = stack.enter_context(etcd_server(tmp_path, within=net.hosts[STORE]))
             options += ["--store", f"etcd://{etcd.address}", "--job", "soak", "--min-hosts", FOUNDERS]
-        run = stack.enter_context(training(tmp_path, *options, within=net, **given))
+        run = stack.enter_context(training(tmp_path, *options, size=FOUNDERS, within=net, **given))
         machines = Machines(run, net, etcd)
         for machine, job in enumerate([*run.hosts.jobs]):
             machines.enter(machine, job)
-        machines.carry_out(Change(size))
+        machines.carry_out(Change(FOUNDERS))
         print(f"seed {seed}:")
         for number in range(changes):
-            change = random_change(draw, machines, size=size)
+            change = random_change(draw, machines)
             print(f"  {number}: {change}", flush=True)
             machines.carry_out(change)
-            size = change.size
         run.steered.hurry()
         longest = next(iter(machines.jobs.values()))
         longest.end(deadline_s=1800.0)
@@ -205,9 +212,9 @@ def test_a_job_on_a_network_under_changes_by_chance(tmp_path: Path, with_etcd: b
 # ---- drawn by chance -------------------------------------------------------------------------------------------------
 
 
-def random_change(draw: random.Random, machines: Machines, *, size: int) -> Change:
+def random_change(draw: random.Random, machines: Machines) -> Change:
     """A change that the job survives: of its peers, of its hosts, of the links, or of the etcd."""
-    with_etcd, has_joined = machines.etcd is not None, machines.has(JOINER)
+    with_etcd, has_joined, size = machines.etcd is not None, machines.has(JOINER), machines.size
     kind = draw.choice(
         [*["loss"] * 5, "forgotten", *["peer"] * 2, "outage", "resize", *["joiner"] * 2, *["store"] * 3 * with_etcd]
     )
@@ -216,9 +223,9 @@ def random_change(draw: random.Random, machines: Machines, *, size: int) -> Chan
         return Change(size, f"{soon(draw)} cut host {host}; now after {1 + hundredths(draw, 100):g} s mend host {host}")
     if kind == "joiner" and has_joined:
         joiner = next(host for host in machines.jobs if machines.machines[host] == JOINER)
-        return random_loss(draw, machines, size=size, among=[joiner], returns="never")
+        return random_loss(draw, machines, among=[joiner], returns="never")
     if kind == "joiner":
-        other = random_loss(draw, machines, size=size) if draw.random() < 0.5 else Change(size)
+        other = random_loss(draw, machines) if draw.random() < 0.5 else Change(size)
         return replace(other, joins=True)
     if kind == "store":
         cut = draw.choice([(STORE,), (STORE,), tuple(range(STORE)), (draw.randrange(FOUNDERS),)])
@@ -227,12 +234,12 @@ def random_change(draw: random.Random, machines: Machines, *, size: int) -> Chan
         if inner == "loss":
             # A cut of the whole machine would be mended in part, with the link to the etcd.
             verbs = ("kill", "unplug", "notice", "freeze", "suspend")
-            other = random_loss(draw, machines, size=size, verbs=verbs)
+            other = random_loss(draw, machines, verbs=verbs)
         elif inner != "none":
             other = random_change_of_peers(draw, inner, size=size)
         return replace(other, store=cut, store_s=0.5 + hundredths(draw, 850))
     if kind in ("loss", "forgotten"):
-        return random_loss(draw, machines, size=size, returns="forgotten" if kind == "forgotten" else "at once")
+        return random_loss(draw, machines, returns="forgotten" if kind == "forgotten" else "at once")
     return random_change_of_peers(draw, kind, size=size)
 
 
@@ -248,13 +255,12 @@ def random_loss(
     draw: random.Random,
     machines: Machines,
     *,
-    size: int,
     among: list[int] | None = None,
     verbs: tuple[str, ...] = tuple(LOSSES),
     returns: Return = "at once",
 ) -> Change:
     """The loss of a host, of the one that leads more often than of others, or of a peer if no host can be lost."""
-    job = machines.look()
+    job, size = machines.look(), machines.size
     losable = [host for host in among or machines.jobs if is_losable(host, job, with_etcd=machines.etcd is not None)]
     if not losable:
         return random_change_of_peers(draw, "peer", size=size)
