@@ -181,12 +181,7 @@ def test_a_job_on_a_network_under_changes_by_chance(tmp_path: Path, with_etcd: b
     changes, seed = (int(word) for word in NETWORK.split(","))
     draw = random.Random(seed)
     options: list[object] = ["--attachment", "horovod", "--failures", 1000, "--forget-host", FORGET_S]
-    given: dict[str, Any] = {
-        "slots": SLOTS[:FOUNDERS],
-        "size": FOUNDERS,
-        "epochs": 16 * changes,
-        "listed": not with_etcd,
-    }
+    given: dict[str, Any] = {"slots": SLOTS[:FOUNDERS], "listed": not with_etcd, "epochs": 16 * changes}
     with ExitStack() as stack:
         net, etcd = stack.enter_context(networked(STORE + 1)), None
         if with_etcd:
