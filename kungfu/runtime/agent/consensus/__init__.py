@@ -28,12 +28,13 @@ leaves. Hosts that the leader has lost are not told: they stop because they find
 
 **Election** (`election`, `election_round`). A follower that has not heard the leader for `lost_after_s`, or finds that
 the leader's port refuses connections, starts a *pre-vote*, which binds no agent: the follower learns which other agents
-have lost the leader, which of them have a quorum of pre-votes, and which logs are newest. The agent with the lowest
-host number among the agents with a quorum of pre-votes is the *candidate*. It increments the term, votes for itself,
-and requests votes. With a quorum, the candidate adopts the newest log among its voters and leads. Voters whose newer
-log prevents a quorum are not counted, as if they had not answered. An agent without a quorum of pre-votes repeats the
-pre-vote until a deadline; then its host stops with `NoQuorum`. An agent whose main thread hangs, or which ends, has no
-vote.
+have lost the leader, which of them have a quorum of pre-votes, and which logs are newest. A leader's last messages to
+two followers may be a pause between heartbeats apart; a follower that is asked for a pre-vote therefore loses the
+leader that much earlier, together with the follower that asks. The agent with the lowest host number among the agents
+with a quorum of pre-votes is the *candidate*. It increments the term, votes for itself, and requests votes. With a
+quorum, the candidate adopts the newest log among its voters and leads. Voters whose newer log prevents a quorum are not
+counted, as if they had not answered. An agent without a quorum of pre-votes repeats the pre-vote until a deadline; then
+its host stops with `NoQuorum`. An agent whose main thread hangs, or which ends, has no vote.
 
 **Agreement** (`agreement`, `store_agreement`). An election and a commit ask the world outside of the agent a few
 questions, through the interface ``Agreement``: may it found the job, may it lead, may it act on a state? By default the
