@@ -30,7 +30,7 @@ from tests.jobs.fork_server import ONE_THREAD_EACH, ROOT
 PROGRAMS = Path(__file__).parent / "programs"
 TWO_DEVICES = ROOT / "tests" / "two_devices.py"  # a program that runs a program
 LEAN = PROGRAMS / "lean"  # programs of users start as they do with a user
-LOOK_S = 0.02
+LOOK_S = 0.05  # a look reads the whole record
 REPORT_S = 0.25  # tests wait for steps
 REMAINS_S = 60.0  # of a job that has ended; other jobs may come and go on this machine meanwhile
 QUICKLY_S = 45.0  # on a machine that stands still now and then; the waits of a job itself are of 60 s

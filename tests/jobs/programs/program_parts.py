@@ -101,7 +101,7 @@ def awaited(look: Callable[[], bool], *, what: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not look():
         assert time.monotonic() < deadline, f"no {what} within {DEADLINE_S:g} s"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def await_events(record: Path, text: str, count: int = 1) -> None:
