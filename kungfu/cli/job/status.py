@@ -16,14 +16,14 @@ from kungfu.cli.report.narrative import RunTotals, conclusion, totals
 from kungfu.cli.report_console import ReportConsole
 from kungfu.event_log.events import FailedEvent
 from kungfu.event_log.job import Job
-from kungfu.event_log.numbers import as_json, as_whole
+from kungfu.event_log.numbers import as_json
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.event_log.record_follower import JobWatcher
 from kungfu.event_log.values import UNKNOWN, counted, duration, figure, held_words, rough_duration
 from kungfu.runtime.core.failure import EXIT_CODES
 from kungfu.runtime.job_api.client import JobOver, connected
 from kungfu.runtime.job_api.job_file import JobFile, read_job_file
-from kungfu.runtime.job_api.status import JobMetrics, JobStatus
+from kungfu.runtime.job_api.status import JobMetrics, JobStatus, metrics_of
 
 
 @dataclass(frozen=True)
@@ -131,16 +131,12 @@ def _table(status: JobStatus) -> Table:
 
 def summary_of(job: Job, file: JobFile) -> JobSummary:
     """The summary of a job that is over, from its record and its job file."""
-    figures = JobMetrics(
-        as_whole(job.newest.get("step")), as_whole(job.newest.get("epoch")),
-        None if job.batch is None else int(job.batch), job.known.get("loss"), job.samples_per_s,
-    )  # fmt: skip
     checkpoint = job.checkpoint.path if job.checkpoint else ""
     # A kungfu-run that was killed has no exit code; the job has reached its end if the record tells of it.
     has_failed = isinstance(job.ending, FailedEvent) or (job.ending is None if file.code is None else file.code != 0)
     return JobSummary(
-        file.job, file.ended, file.code, _reason(job, file), has_failed, figures, job.progress.progress, totals(job),
-        checkpoint,
+        file.job, file.ended, file.code, _reason(job, file), has_failed, metrics_of(job), job.progress.progress,
+        totals(job), checkpoint,
     )  # fmt: skip
 
 

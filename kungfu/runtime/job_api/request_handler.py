@@ -1,13 +1,12 @@
 """Answers the queries of people and schedulers, logs their requests, and has the requests carried out.
 
-For the status of the job, the handler remembers the metrics of the newest steps and the latest problems.
+For the status of the job, the handler folds the reported events and steps into a `Job`.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 
 from kungfu.event_log.events import CheckpointEvent, LoggedEvent, MissingEvent, RequestEvent, SizeLimitsEvent
 from kungfu.event_log.job import Job
-from kungfu.event_log.numbers import as_float, step_seconds
+from kungfu.event_log.numbers import step_seconds
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
@@ -42,10 +41,6 @@ from kungfu.runtime.job_api.request_plan import plan_request
 from kungfu.runtime.settings import Limits, Settings
 from kungfu.slowness import STRAGGLER
 
-_STEPS = 20  # the number of newest steps that are remembered
-# The job's batch is the largest of this many steps, because the last batch of an epoch is smaller.
-_BATCHES = 5
-
 
 class RequestHandler:
     """Handles requests and queries of one job; only the agent's main thread may call it.
@@ -70,7 +65,7 @@ class RequestHandler:
     ) -> None:
         self._settings, self._scaling, self._record, self._process_of = settings, scaling, record, process_of
         self._hosts = names or {0: settings.agent.partition(":")[0]}
-        self.request_log, self._recent = request_log or RequestLog(), RecentMetrics()
+        self.request_log, self._job = request_log or RequestLog(), Job()
         self._since: dict[tuple[int, str], float] = {}  # when each peer entered its present state
         self._noted_cluster: Cluster | None = None
         self._measured: tuple[TimedStep, ...] = ()
@@ -92,12 +87,12 @@ class RequestHandler:
             externals += self._answer(event, cluster, now)
         # Rank 0 has reported steps, or the outcome of a request.
         elif isinstance(event, NewRecords):
-            steps = [self._recent.add_step(line) for line in event.rows]
+            steps = [self._add_step(line) for line in event.rows]
             # Steps during the start of a joiner or a spare do not count for a profile.
             is_disturbed = cluster.starting or any(one.ready is None for one in cluster.spares.waiting.values())
             self._measured = () if is_disturbed else tuple(one for one in steps if one is not None)
             for reported in event.events:
-                self._recent.add_event(reported)
+                self._add_event(reported)
         # The first peer has reached the end of training: no later request can be met.
         if isinstance(event, TrainingFinished) and not event.leaving and not event.phase:
             self._over = self._over or "training is over: the peers' programs run on to their ends"
@@ -113,11 +108,20 @@ class RequestHandler:
 
     def on_record(self, event: LoggedEvent) -> None:
         """Remembers a recorded event for the status; if joiners failed, the request that waits for them is refused."""
-        self._recent.add_event(event)
+        self._add_event(event)
         # If the request under way waits for joiners, their failure is why it is refused; later requests are unaffected.
         match event, self.request_log.external:
             case MissingEvent(reason=reason), Asked(what=Resize() | SetLimits() | Leave(when="replaced"), id=id):
                 self._unreached = CoordinatorReplied(id, refusal=reason)
+
+    def _add_event(self, event: LoggedEvent) -> None:
+        # An event of a peer gets its time when it is recorded.
+        self._job = self._job.after(event if event.time is not None else replace(event, time=time.time()))
+
+    def _add_step(self, fields: Mapping[str, Any]) -> TimedStep | None:
+        """Adds a measured step; returns it as a sample of a profile, or ``None`` if the step was not timed."""
+        self._job, seconds = self._job.after_step(fields), step_seconds(fields)
+        return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
 
     def _request_events(self, event: Any) -> Iterator[Event]:
         """Yields the events that ``event`` causes in the request log, such as measured steps or a request's outcome."""
@@ -150,7 +154,7 @@ class RequestHandler:
             context, hosts = self._admission_context(cluster), self._hosts
             reply = plan_request(
                 subject.request, log=self.request_log, context=context, cluster=cluster, hosts=hosts,
-                speeds=self._recent.job.speeds, now=now,
+                speeds=self._job.speeds, now=now,
             )  # fmt: skip
         elif isinstance(subject, ProgressQuery):
             reply = self._progress(self.request_log.entries.get(subject.id), now)
@@ -204,7 +208,7 @@ class RequestHandler:
             self._names(cluster),
             deadlines.ready_s + deadlines.longest_wait_s,
             self._over,
-            self._recent.newest().global_batch_size,
+            status.metrics_of(self._job).global_batch_size,
             free_slots(cluster),
             self._settings.limits.maximum,
             None if hold is None else hold.size,
@@ -224,17 +228,17 @@ class RequestHandler:
                 cluster, self.limits, external=self.request_log.external, hold=self.request_log.hold, now=now
             ),
             self._peers(cluster, now),
-            self._recent.newest(),
+            status.metrics_of(self._job),
             self._progress(current(self.request_log), now),
-            self._recent.troubles,
-            self._recent.job.progress.progress,
+            tuple(status.Trouble(one.time or 0.0, one.one_line() or one.headline()) for one in self._job.troubles),
+            self._job.progress.progress,
         )
 
     def _progress(self, entry: LoggedRequest | None, now: float) -> status.RequestProgress | None:
         return None if entry is None else status.request_progress(entry, answer=entry.newest, now=now)
 
     def _peers(self, cluster: Cluster, now: float) -> tuple[status.PeerStatus, ...]:
-        speeds, members = self._recent.job.speeds, cluster.view.peers if cluster.view else ()
+        speeds, members = self._job.speeds, cluster.view.peers if cluster.view else ()
         addresses = {peer.id: peer.address for peer in members}
         return tuple(
             status.PeerStatus(
@@ -266,46 +270,3 @@ def _as_event(entry: LoggedRequest, now: float) -> RequestEvent:
         id=words.id, request=words.words, state=answer.state, reason=answer.reason, view=answer.view,
         seconds=round(words.seconds, 6),
     )  # fmt: skip
-
-
-class RecentMetrics:
-    """Remembers the newest steps and problems of a job; only one thread at a time may call it."""
-
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._steps: deque[Mapping[str, Any]] = deque(maxlen=_STEPS)
-        self.job = Job()
-
-    def add_step(self, fields: Mapping[str, Any]) -> TimedStep | None:
-        """Adds a measured step; returns it as a sample of a profile, or ``None`` if the step was not timed."""
-        # The size has changed: the throughputs of two sizes must not be mixed.
-        if self._steps and self._steps[-1].get("size") != fields.get("size"):
-            self._steps.clear()
-        self._steps.append(fields)
-        self.job = self.job.after_step(fields)
-        seconds = step_seconds(fields)
-        return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
-
-    def add_event(self, event: LoggedEvent) -> None:
-        """Adds an event; an event without a time gets the present time."""
-        self.job = self.job.after(event if event.time is not None else replace(event, time=self._clock()))
-
-    @property
-    def troubles(self) -> tuple[status.Trouble, ...]:
-        """The latest problems of the job, oldest first."""
-        return tuple(status.Trouble(one.time or 0.0, one.one_line() or one.headline()) for one in self.job.troubles)
-
-    def newest(self) -> status.JobMetrics:
-        """The metrics of the newest steps of one size; the throughput is all samples divided by all seconds."""
-        if not self._steps:
-            return status.JobMetrics()
-        newest = self._steps[-1]
-        timed = [(step["batch"], seconds) for step in self._steps if (seconds := step_seconds(step)) is not None]
-        total_s = sum(seconds for _, seconds in timed)
-        return status.JobMetrics(
-            newest.get("step"),
-            newest.get("epoch"),
-            max(step["batch"] for step in [*self._steps][-_BATCHES:]),
-            as_float(newest.get("loss")),
-            sum(samples for samples, _ in timed) / total_s if total_s > 0 else None,
-        )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kungfu.event_log.job import Job
+from kungfu.event_log.numbers import as_whole
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.request import Asked, Leave, Resize, SetLimits, in_words
@@ -77,6 +79,13 @@ class JobMetrics:
     global_batch_size: int | None = None
     loss: float | None = None
     samples_per_s: float | None = None
+
+
+def metrics_of(job: Job) -> JobMetrics:
+    """The metrics of a job, with the throughput of the last minute at the present size."""
+    step, epoch = as_whole(job.newest.get("step")), as_whole(job.newest.get("epoch"))
+    batch = None if job.batch is None else int(job.batch)
+    return JobMetrics(step, epoch, batch, job.known.get("loss"), job.samples_per_s)
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def test_the_status_tells_how_far_the_job_is(tmp_path: Path, printed: Printed) -
         place.put(NewRecords(rows=tuple(rows)))
         out = printed("status", tmp_path)
         assert "step 7 of 107, epoch 2 of 10 of fit 2, batch 64 samples, loss 0.500\n" in out
-        assert "128 samples/s, 448 samples so far, about 2 min left\n" in out
+        assert "64 samples/s, 448 samples so far, about 2 min left\n" in out
         progress = json.loads(printed("status", tmp_path, "--json"))["progress"]
     assert progress == {"samples": 448, **told, "seconds_left": 100.0}
 

@@ -17,7 +17,7 @@ from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, 
 from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.core.view import View
 from kungfu.runtime.job_api.job_service import ProgressQuery, Query, StatusQuery, Subject
-from kungfu.runtime.job_api.request_handler import RecentMetrics, RequestHandler
+from kungfu.runtime.job_api.request_handler import RequestHandler
 from kungfu.runtime.job_api.status import JobMetrics, JobStatus, RequestProgress
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.runtime.job_api.served_job import view
@@ -178,59 +178,23 @@ def test_a_hold_and_moved_limits_are_in_the_status_and_recorded_with_their_reaso
 # ---- the newest steps and the latest problems -----------------------------------------------------------------------
 
 
-def metrics(*rows: dict[str, Any]) -> RecentMetrics:
-    """The metrics of steps that differ from ``ROW`` in the fields of ``rows``."""
-    recent = RecentMetrics(clock=lambda: 5.0)
-    for row in rows:
-        recent.add_step({**ROW, **row})
-    return recent
+def test_the_status_has_the_metrics_of_the_job_as_its_record_makes_it() -> None:
+    agent = Agent()
+    assert agent.ask(StatusQuery()).figures == JobMetrics()
+    rows = tuple({**ROW, "step": step, "batch": 64 - 28 * (step % 2)} for step in range(1, 4))
+    agent.handle(NewRecords(rows=(*rows, {**ROW, "step": 4, "loss": "NaN", "straggler_fractions": {"0": 1.0}})))
+    agent.handler.on_record(events.NotFiniteEvent(what="loss", step=4, value=math.nan))
+    status = agent.ask(StatusQuery())
+    figures = status.figures
+    assert (figures.step, figures.epoch, figures.global_batch_size, figures.samples_per_s) == (4, 1, 64, 128.0)
+    assert math.isnan(figures.loss or 0.0)
+    assert [one.speed for one in status.peers] == [1.0, None]
+    (trouble,) = status.troubles
+    assert (trouble.text, trouble.time > 0) == ("step 4: the loss is NaN", True), "an event gets the present time"
 
 
-def test_throughput_is_that_of_the_newest_steps_of_one_size() -> None:
-    before = [{"step": step, "samples_per_s": 1.0} for step in range(30)]
-    after = [{"step": step, "size": 3, "batch": 60, "samples_per_s": 60.0 / (1 + step % 2)} for step in range(30, 34)]
-    assert metrics(*before, *after).newest() == JobMetrics(33, 1, 60, 0.5, 40.0)
-    assert metrics().newest() == JobMetrics()
-
-
-def test_a_loss_that_is_no_number_is_known_as_such_and_since_when() -> None:
-    recent = metrics({"step": 41, "loss": "NaN", "samples_per_s": None})
-    recent.add_event(events.NotFiniteEvent(what="loss", step=41, value=math.nan))
-    loss = recent.newest().loss
-    assert loss is not None
-    assert math.isnan(loss)
-    assert [trouble.text for trouble in recent.troubles] == ["step 41: the loss is NaN"]
-
-
-def test_the_small_batch_at_the_end_of_an_epoch_is_not_the_batch_of_the_job() -> None:
-    assert metrics(*({"batch": batch} for batch in [64, 36, 64, 36])).newest().global_batch_size == 64
-
-
-@pytest.mark.parametrize(("speed", "step"), [(None, None), (math.nan, None), (32.0, TimedStep(2, 64, 2.0))])
-def test_a_step_without_a_known_time_has_no_share_in_a_profile(speed: float | None, step: TimedStep | None) -> None:
-    assert metrics().add_step({**ROW, "samples_per_s": speed}) == step
-
-
-def test_troubles_are_remembered_but_not_the_end_of_a_peer_that_was_dismissed() -> None:
-    recent = metrics()
-    recent.add_event(events.DismissedEvent(peer=3, reason="the job wants 2 peers now"))
-    recent.add_event(events.PeerEndedEvent(peer=3, how="killed by SIGKILL"))
-    recent.add_event(events.PeerEndedEvent(peer=2, how="exit code 0"))
-    recent.add_event(events.ViewEvent(version=2, peers=(0,)))
-    assert recent.troubles == ()
-    recent.add_event(events.PeerEndedEvent(peer=1, how="killed by SIGKILL"))
-    recent.add_event(events.MissingEvent(peers=(4, 5), reason="peer 4: late"))
-    recent.add_event(events.UndefinedEvent(step=104, what="noise_scale", since=5, missing=50, of=100))
-    assert [(one.time, one.text) for one in recent.troubles] == [
-        (5.0, "peer 1 ended: killed by SIGKILL"),
-        (5.0, "peers 4 and 5 never got ready: peer 4: late"),
-        (5.0, "step 104: the noise scale was NaN in 50 of 100 steps since step 5"),
-    ]
-
-
-def test_the_speeds_of_peers_are_the_newest_known_ones_of_one_size() -> None:
-    rows = [{"straggler_fractions": {"0": 1.0, "4": 0.25}}, {"straggler_fractions": {"0": 1.0, "4": 0.5}}, {}]
-    assert metrics(*rows).job.speeds == {0: 1.0, 4: 0.5}, "the line of a step whose view ended with it has none"
-    assert metrics(*rows, {"size": 3}).job.speeds == {}, "they are of another median"
-    none = {"straggler_fractions": {"0": "NaN", "1": None, "2": "Infinity", "3": 0.5}}
-    assert metrics(none).job.speeds == {3: 0.5}, "a speed that is no number is not known"
+@pytest.mark.parametrize(("speed", "point"), [(None, []), (math.nan, []), (32.0, [TimedStep(2, 64, 2.0)])])
+def test_a_step_without_a_known_time_has_no_share_in_a_profile(speed: float | None, point: list[TimedStep]) -> None:
+    agent = Agent()
+    agent.handle(NewRecords(rows=({**ROW, "samples_per_s": speed},)))
+    assert list(agent.handler._measured) == point
