@@ -271,14 +271,12 @@ def _why(given: argparse.Namespace) -> int:
 
 def _draw(given: argparse.Namespace) -> int:
     folder = given.folder or newest_run()
+    if given.form == "json" and given.to is not None:
+        raise UsageError(f"--to {given.to} with --json: no picture is drawn; give one of the two")
+    from kungfu.cli.draw.picture import draw_command, print_drawn_data
+
     if given.form == "json":
-        if given.to is not None:
-            raise UsageError(f"--to {given.to} with --json: no picture is drawn; give one of the two")
-        from kungfu.cli.draw.drawn_data import print_drawn_data
-
         return print_drawn_data(folder, signals=given.signals)
-    from kungfu.cli.draw.picture import draw_command
-
     return draw_command(folder, given.to, signals=given.signals)
 
 

@@ -223,20 +223,7 @@ def rescale_rule(
     the present size), or for the size that was refused last. It also does not fire in a step whose barrier may change
     the cluster. With the present size, the rule fires for another `batch` or `rate` while no other size is pending.
 
-    Args:
-        peers: The size: a number, or a signal that is equal on all peers.
-        trigger: When the rule may fire.
-        keep: The batch size that is kept.
-        name: The rule's name in the record and the log.
-        max_global_batch: The maximum number of samples per step if the local batch is kept; ``None`` for no limit.
-        batch: The global batch size that comes with the peers; while it is NaN, the request leaves the batch to `keep`.
-        rate: The learning rate that comes with the peers; while it is NaN, the request leaves the rate as it is.
-        ramp_length: Length of the ramp to `rate`, in `unit`.
-        unit: Steps, or samples over all peers.
-
-    Raises:
-        PolicyError: `keep` is not a batch size, or `max_global_batch` is not a number of samples or does not fit
-            `keep`.
+    See `Trigger.rescale` for the arguments and the errors.
     """
     if keep not in (kinds := get_args(actions.Keep)):
         raise PolicyError(f"rescale(keep={keep!r}): one batch size must stay; write one of {', '.join(kinds)}")
@@ -309,13 +296,7 @@ def _wanted_last(target: Signal, *, gate: Signal, asked: Signal) -> Signal:
 
 
 def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_batch_size") -> Rule:
-    """The rule that requests a global batch of `samples` samples; it does not fire for the present number.
-
-    Args:
-        samples: The number: rounded, at least one per peer, at most an epoch; a number not above 0 requests nothing.
-        trigger: When the rule may fire.
-        name: The rule's name in the record and the log.
-    """
+    """The rule that requests a global batch of `samples` samples; it does not fire for the present number."""
     wanted = as_signal(samples)
     target = _within_epoch(wanted, least=Source("size"))
     now = Source("global_batch_size")
@@ -403,15 +384,9 @@ def plain_rule(action: actions.Stop | actions.Checkpoint | actions.Restore, *, t
 
 
 def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
-    """The rule that removes the marked peers, either for good ("evict") or when new peers replace them ("replace").
+    """The rule that removes the marked peers, for good ("evict") or when new peers replace them ("replace").
 
-    It fires only if at least one peer is marked, and if at least the job's minimum (for "replace", one peer) is not.
-    A replacement may be requested while the job grows; the new peers then join together with the other joiners. Only
-    one replacement can be pending. If the last one brought no peer, the rule waits while `replacement_refused` is true.
-
-    Raises:
-        PolicyError: The mask is not a vector of truth values with one entry per peer.
-    """
+    See the methods of `Trigger`; for "replace", one peer must remain unmarked."""
     if not isinstance(mask, Signal) or mask.type != SignalType("bool", VECTOR):
         raise PolicyError(
             f"{kind}({mask!r}): takes a truth value for each peer, as in {kind}(kf.ops.all_gather(speed) < 0.5)"

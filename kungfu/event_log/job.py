@@ -25,6 +25,8 @@ _MOST_KEPT, _MOST_ENDED, _MOST_LABELS, _MOST_TROUBLES = 200, 64, 50, 8
 
 # The events that close a decision.
 Closing = events.RescaleEvent | events.RefusedEvent | events.SupersededEvent
+# The fields that hold the newest event of a kind.
+_FIELDS = {events.EndedEvent: "ending", events.LeaderEvent: "leader", events.SizeLimitsEvent: "limits"}
 PeerState = Literal[
     "starting spare", "spare", "starting", "ready", "training", "done training", "leaving", "ended",
 ]  # fmt: skip
@@ -298,15 +300,11 @@ class Job(Struct, frozen=True):
         match event:
             case events.StartedEvent():
                 return replace(job, started=event, names=(*job.names, event.job), wanted=event.size)
-            case events.EndedEvent():
-                return replace(job, ending=event)
             case events.RestartedEvent():
                 return job._restarted(event)
             case events.FailedEvent():
                 job = job if job.peer(event.peer).is_dismissed else job._in_trouble(event)
                 return replace(job._without_waiting(), ending=event)
-            case events.LeaderEvent():
-                return replace(job, leader=event)
             case events.MissingEvent():
                 return replace(job, awaited=0)._in_trouble(event)
             case events.PhaseEvent():
@@ -343,10 +341,10 @@ class Job(Struct, frozen=True):
                 others = {id: one for id, one in job.requests.items() if id != event.id}
                 newest = [*others.items(), (event.id, event)][-_MOST_KEPT:]
                 return replace(job, requests=dict(newest))
-            case events.SizeLimitsEvent():
-                return replace(job, limits=event)
             case events.CheckpointEvent(error=""):
                 return replace(job, checkpoint=event)
+            case events.EndedEvent() | events.LeaderEvent() | events.SizeLimitsEvent():
+                return replace(job, **{_FIELDS[type(event)]: event})
             case events.NotFiniteEvent():
                 return replace(job, not_finite={**job.not_finite, event.what: event})._in_trouble(event)
             case events.FiniteAgainEvent():

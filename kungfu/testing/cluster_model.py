@@ -14,6 +14,16 @@ from kungfu.signal.whole_number import is_whole_number
 
 CUT = 3.0  # in standard deviations; values beyond it are drawn again
 _ONE_HOST = 1_000_000  # the slots of the only host if a model declares no hosts
+_A_SPEED = (
+    "a fraction above 0 of full speed; let a policy evict a peer that does nothing, or model it as a very slow one"
+)
+
+
+def _require(condition: bool, given: object, fields: Sequence[str], takes: str) -> None:
+    """Raises ``UsageError`` that names these fields of a record, their values, and what they take."""
+    if not condition:
+        named = ", ".join(f"{name}={getattr(given, name)!r}" for name in fields)
+        raise UsageError(f"{type(given).__name__}({named}): takes {takes}")
 
 
 @dataclass(frozen=True)
@@ -44,22 +54,14 @@ class Start:
 
     def __post_init__(self) -> None:
         whole = all(is_whole_number(one, least=1) for one in (self.min_size, self.size, self.max_size))
-        if not whole or not self.min_size <= self.size <= self.max_size:
-            raise UsageError(
-                f"Start(size={self.size!r}, min_size={self.min_size!r}, max_size={self.max_size!r}): takes "
-                "1 <= min_size <= size <= max_size, in whole numbers"
-            )
-        if not is_whole_number(self.global_batch_size, least=1):
-            raise UsageError(
-                f"Start(global_batch_size={self.global_batch_size!r}): takes at least 1 sample, a whole one"
-            )
-        if not math.isfinite(self.learning_rate):
-            raise UsageError(f"Start(learning_rate={self.learning_rate!r}): takes a finite number")
+        ordered, names = whole and self.min_size <= self.size <= self.max_size, ("size", "min_size", "max_size")
+        _require(ordered, self, names, "1 <= min_size <= size <= max_size, in whole numbers")
+        is_batch = is_whole_number(self.global_batch_size, least=1)
+        _require(is_batch, self, ("global_batch_size",), "at least 1 sample, a whole one")
+        _require(math.isfinite(self.learning_rate), self, ("learning_rate",), "a finite number")
         for name in ("epoch_samples", "job_samples"):
-            if not is_whole_number(getattr(self, name), least=0):
-                raise UsageError(
-                    f"Start({name}={getattr(self, name)!r}): takes a whole number of samples, 0 if unknown"
-                )
+            is_count = is_whole_number(getattr(self, name), least=0)
+            _require(is_count, self, (name,), "a whole number of samples, 0 if unknown")
 
 
 @dataclass(frozen=True)
@@ -80,15 +82,11 @@ class Rescaling:
     joining_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not is_whole_number(self.joining_steps, least=0):
-            raise UsageError(
-                f"Rescaling(joining_steps={self.joining_steps!r}): takes a whole number of at least 0 steps"
-            )
+        is_count = is_whole_number(self.joining_steps, least=0)
+        _require(is_count, self, ("joining_steps",), "a whole number of at least 0 steps")
         for name in ("stop_s", "joining_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UsageError(
-                    f"Rescaling({name}={getattr(self, name)!r}): takes a finite number of at least 0 seconds"
-                )
+            is_time = 0 <= getattr(self, name) < math.inf
+            _require(is_time, self, (name,), "a finite number of at least 0 seconds")
 
 
 @dataclass(frozen=True)
@@ -118,21 +116,15 @@ class SlowPeer:
     until_step: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.speed < math.inf:
-            raise UsageError(
-                f"SlowPeer(speed={self.speed!r}): takes a fraction above 0 of full speed; let a policy evict a peer "
-                "that does nothing, or model it as a very slow one"
-            )
-        if (self.peer is None) == (self.host is None) or (self.slot is not None and self.host is None):
-            named = f"peer={self.peer!r}, host={self.host!r}, slot={self.slot!r}"
-            raise UsageError(f"SlowPeer({named}): takes a peer, or a host, or a host and a slot of it")
-        for name, number in (("peer", self.peer), ("host", self.host), ("slot", self.slot)):
-            if number is not None and not is_whole_number(number, least=0):
-                raise UsageError(f"SlowPeer({name}={number!r}): takes a whole number from 0 on")
-        later = self.until_step is None or is_whole_number(self.until_step, least=self.from_step + 1)
-        if not is_whole_number(self.from_step, least=1) or not later:
-            steps = f"from_step={self.from_step!r}, until_step={self.until_step!r}"
-            raise UsageError(f"SlowPeer({steps}): takes whole numbers with 1 <= from_step < until_step")
+        _require(0 < self.speed < math.inf, self, ("speed",), _A_SPEED)
+        is_one = (self.peer is None) != (self.host is None) and (self.slot is None or self.host is not None)
+        _require(is_one, self, ("peer", "host", "slot"), "a peer, or a host, or a host and a slot of it")
+        for name in ("peer", "host", "slot"):
+            is_known = getattr(self, name) is None or is_whole_number(getattr(self, name), least=0)
+            _require(is_known, self, (name,), "a whole number from 0 on")
+        ends = self.until_step is None or is_whole_number(self.until_step, least=self.from_step + 1)
+        are_steps = is_whole_number(self.from_step, least=1) and ends
+        _require(are_steps, self, ("from_step", "until_step"), "whole numbers with 1 <= from_step < until_step")
 
     def names(self, peer: int, place: tuple[int, int], step: int) -> bool:
         """True if this entry applies to a peer at a place (host, slot) in a step."""
@@ -162,13 +154,11 @@ class PeerSpeeds:
     slow: Sequence[SlowPeer] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.jitter < 1 / CUT:
-            raise UsageError(
-                f"PeerSpeeds(jitter={self.jitter!r}): takes a fraction of at least 0 and below 1/3 of a peer's step, "
-                "e.g. 0.05; with a draw of minus 3 standard deviations a step must still take some time"
-            )
-        if not is_whole_number(self.seed, least=0, most=2**32 - 1):
-            raise UsageError(f"PeerSpeeds(seed={self.seed!r}): takes a whole number from 0 to 2**32 - 1")
+        fraction = "a fraction of at least 0 and below 1/3 of a peer's step, e.g. 0.05"
+        why = "with a draw of minus 3 standard deviations a step must still take some time"
+        _require(0 <= self.jitter < 1 / CUT, self, ("jitter",), f"{fraction}; {why}")
+        is_seed = is_whole_number(self.seed, least=0, most=2**32 - 1)
+        _require(is_seed, self, ("seed",), "a whole number from 0 to 2**32 - 1")
 
     def factor(self, peer: int, place: tuple[int, int], step: int) -> float:
         """The fraction of full speed of a peer at a place (host, slot) in a step."""
@@ -192,12 +182,9 @@ class HostSlots:
     joining_speed: float = 1.0
 
     def __post_init__(self) -> None:
-        if not all(is_whole_number(one, least=1) for one in self.slots):
-            raise UsageError(f"HostSlots(slots={self.slots!r}): takes a whole number of at least 1 for each host")
-        if not 0 < self.joining_speed <= 1:
-            raise UsageError(
-                f"HostSlots(joining_speed={self.joining_speed!r}): takes a fraction above 0 of full speed, up to 1"
-            )
+        are_slots = all(is_whole_number(one, least=1) for one in self.slots)
+        _require(are_slots, self, ("slots",), "a whole number of at least 1 for each host")
+        _require(0 < self.joining_speed <= 1, self, ("joining_speed",), "a fraction above 0 of full speed, up to 1")
 
     @property
     def room(self) -> tuple[int, ...]:
@@ -288,27 +275,17 @@ class ClusterModel:
     fed_by_step: Mapping[str, Callable[[SimulatedStep], float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not is_whole_number(self.steps, least=1):
-            raise UsageError(f"ClusterModel(steps={self.steps!r}): takes a whole number of at least 1 step")
-        if not 0 <= self.noise_jitter <= 1:
-            raise UsageError(
-                f"ClusterModel(noise_jitter={self.noise_jitter!r}): takes a fraction from 0 to 1, e.g. 0.1"
-            )
-        if not is_whole_number(self.max_local_batch_size, least=0):
-            raise UsageError(
-                f"ClusterModel(max_local_batch_size={self.max_local_batch_size!r}): takes a whole number of samples, "
-                "0 for no limit"
-            )
+        _require(is_whole_number(self.steps, least=1), self, ("steps",), "a whole number of at least 1 step")
+        _require(0 <= self.noise_jitter <= 1, self, ("noise_jitter",), "a fraction from 0 to 1, e.g. 0.1")
+        is_limit = is_whole_number(self.max_local_batch_size, least=0)
+        _require(is_limit, self, ("max_local_batch_size",), "a whole number of samples, 0 for no limit")
         if not callable(self.throughput_by_size):
             _check_table(self.throughput_by_size)
         for peer, speed in self.speed_by_peer.items():
             if not is_whole_number(peer, least=0):
                 raise UsageError(f"ClusterModel(speed_by_peer={{{peer!r}: ...}}): peers are numbered from 0 on")
             if not 0 < speed < math.inf:
-                raise UsageError(
-                    f"ClusterModel(speed_by_peer={{{peer!r}: {speed!r}}}): takes a fraction above 0 of full speed; let "
-                    "a policy evict a peer that does nothing, or model it as a very slow one"
-                )
+                raise UsageError(f"ClusterModel(speed_by_peer={{{peer!r}: {speed!r}}}): takes {_A_SPEED}")
         room = self.hosts.room
         if sum(room) < self.start.size:
             raise UsageError(

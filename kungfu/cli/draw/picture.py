@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kungfu.cli.draw import panels
-from kungfu.cli.draw.recorded_run import MOST_SIGNALS, RecordedRun, changing_signals, chosen_signals, read_run
+from kungfu.cli.draw.recorded_run import (
+    FRACTIONS,
+    MOST_SIGNALS,
+    RecordedRun,
+    changing_signals,
+    chosen_signals,
+    read_run,
+)
 from kungfu.cli.png import blank_figure, write_png
 from kungfu.cli.report.narrative import changes, stood_still
+from kungfu.cli.report.step_groups import DrawnCurve
+from kungfu.event_log.codec import event_to_json
 from kungfu.event_log.job import fold
+from kungfu.event_log.numbers import as_json
 from kungfu.event_log.values import counted
 
 Paint = Callable[[Any, RecordedRun], None]
 
 # In inches: the width and the height of a picture without signals, and the height of each panel of a signal.
 _WIDTH, _HEIGHT, _SIGNAL_HEIGHT = 9.0, 9.5, 1.9
+# The figures of every picture, under the names of ``metrics.jsonl``.
+_FIGURES = ("size", "batch", "noise_scale", "loss", "samples_per_s")
 
 
 def draw_command(folder: Path, target: Path | None, *, signals: Sequence[str] | None) -> int:
@@ -65,3 +78,38 @@ def _draw(run: RecordedRun, signals: Sequence[str], folder: Path, target: Path) 
 def _title(run: RecordedRun, folder: Path) -> str:
     job = fold(run.events)
     return f"{folder.name}: {counted(run.steps[-1], 'step')}, {changes(job)}{stood_still(job)}"
+
+
+# ---- the data of the picture ----------------------------------------------------------------------------------------
+
+
+def print_drawn_data(folder: Path, *, signals: Sequence[str] | None) -> int:
+    """Prints the data of the picture of a run as JSON; the arguments and the errors are those of `draw_command`."""
+    run = read_run(folder)
+    chosen = chosen_signals(run, signals)
+    document = {"folder": str(folder), **_document(run, chosen)}
+    print(json.dumps(as_json(document, nan=None), allow_nan=False))
+    return 0
+
+
+def _document(run: RecordedRun, chosen: Sequence[str]) -> dict[str, Any]:
+    """The drawn curves and events as plain values; an unknown value is NaN."""
+    names = dict.fromkeys((*_FIGURES, *(name for name in chosen if name != FRACTIONS)))
+    return {
+        "steps": [*map(round, run.steps)],
+        "curves": {name: _curve(run.curve(name)) for name in names},
+        "peers": {peer: _curve(one) for peer, one in run.fractions.items()} if FRACTIONS in chosen else {},
+        "not_finite": {"loss": run.lost_as, "steps": [*map(round, run.lost)]},
+        "events": [event_to_json(event) for event in run.happened("decision", "setting", "rescale", "recovery")],
+        "signals": [*run.signals],
+        "not_drawn": [name for name in changing_signals(run) if name not in chosen],
+    }
+
+
+def _curve(curve: DrawnCurve) -> dict[str, list[float]]:
+    return {
+        "median": curve.values.tolist(),
+        "low": curve.low.tolist(),
+        "high": curve.high.tolist(),
+        "not_finite_share": curve.undefined.tolist(),
+    }

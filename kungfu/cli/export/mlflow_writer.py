@@ -118,11 +118,6 @@ def _parted(lines: Sequence[PlottedNumbers]) -> Iterator[tuple[PlottedNumbers, .
         yield (*part,)
 
 
-def _writes(job: Job, host: int | str | None) -> bool:
-    """True if the process of ``host`` writes the job's run; host ``None`` writes a recorded run."""
-    return job.started is not None and (host is None or job.is_led_by(host))
-
-
 class MlflowRun:
     """The run of one job in MLflow; created with the first batch, or found if it exists."""
 
@@ -290,7 +285,7 @@ def export_record(
 def _await_start(record: Path, host: int | str | None, is_over: Callable[[float], bool]) -> Job | None:
     """The job, once it has started and ``host`` has begun to write its MLflow run; ``None`` if that does not happen."""
     watcher, ending = JobWatcher(record), False
-    while not _writes(job := watcher.look(), host):
+    while (job := watcher.look()).started is None or not (host is None or job.is_led_by(host)):
         if ending:
             return None
         ending = is_over(LOOK_EVERY_S)

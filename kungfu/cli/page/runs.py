@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,8 @@ class RunList:
         """The newest runs, latest start first, and the number of all runs; reads their records once a second."""
         with self._lock:
             if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
-                names = run_names(self._folder)
-                watchers = {name: self._watchers.get(name) or self._watcher(name) for name in names[:_MOST_RUNS]}
+                names, make = run_names(self._folder), partial(JobWatcher, newest_bytes=_NEWEST_BYTES)
+                watchers = {name: self._watchers.get(name) or make(self._folder / name) for name in names[:_MOST_RUNS]}
                 rows = [_row(name, watcher) for name, watcher in watchers.items()]
                 # A record that could not be read is read anew.
                 self._watchers = {row["name"]: watchers[row["name"]] for row in rows if not row["remark"]}
@@ -63,9 +64,6 @@ class RunList:
                 self._document = {"folder": str(self._folder.absolute()), "count": len(names), "runs": rows}
                 self._looked_at = time.monotonic()
             return self._document
-
-    def _watcher(self, name: str) -> JobWatcher:
-        return JobWatcher(self._folder / name, newest_bytes=_NEWEST_BYTES)
 
 
 def run_names(folder: Path) -> list[str]:

@@ -123,8 +123,8 @@ def conclusion(job: Job, now: float | None = None) -> Paragraph:
     share = f" ({100 * job.tally.stopped_s / lasting:.2g} % of it)" if lasting and stood else ""
     details = [f"{changes(job)}{stood}{share}", *_finishers(job)]
     if restarts := job.tally.counts.get("restarted"):
-        again = counted(job.tally.steps_again, "step")
-        details.append(f"{counted(restarts, 'restart')}, after which {again} {_were(job.tally.steps_again)} done again")
+        again, were = counted(job.tally.steps_again, "step"), "was" if job.tally.steps_again == 1 else "were"
+        details.append(f"{counted(restarts, 'restart')}, after which {again} {were} done again")
     details += [
         f"the {one.what} is no number since step {figure(one.step)}, where it became {figure(one.value)}"
         for one in job.not_finite.values()
@@ -143,10 +143,6 @@ def conclusion(job: Job, now: float | None = None) -> Paragraph:
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
     return Paragraph(None, _so_far(job, lasting) if runs else took, tuple(details))
-
-
-def _were(count: int) -> str:
-    return "was" if count == 1 else "were"
 
 
 def _so_far(job: Job, lasting: float | None) -> str:

@@ -75,17 +75,6 @@ class LocalAttachment(Attachment):
         All tensors travel in one message; each addition is rounded to the tensor's dtype, so the sum equals NumPy's bit
         for bit. Works in eager and in traced code; ``open`` and ``close`` also take effect in ops traced before.
 
-        Args:
-            values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
-                dtypes and numbers of elements on all peers.
-            prescale: Float64 scalar, the factor of all floating-point tensors except the last; exactly 0 gives zeros
-                for any values. Integer tensors and the last tensor are not scaled.
-            order: A variable on the CPU. It is not read; ops that share it run in program order.
-            tag: The name of the message in errors; equal on all peers.
-
-        Returns:
-            Tensors of the dtypes and shapes of ``values``, equal on all peers.
-
         Raises:
             UsageError: There are no tensors, or a dtype is not supported.
             tf.errors.UnavailableError: ``kungfu: peer rank=R died during TAG`` (or ``left``), or ``kungfu: peer rank=R

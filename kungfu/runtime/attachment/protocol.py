@@ -71,13 +71,14 @@ class Attachment(Protocol):
         """Graph: the sum over peers of every tensor, in one message.
 
         Args:
-            values: The tensors; the same dtypes and numbers of elements on all peers.
+            values: One or more tensors of float16, bfloat16, float32, float64, int32 or int64, any shapes; the same
+                dtypes and numbers of elements on all peers.
             prescale: Float64 scalar, the factor of all floating-point tensors except the last; 0 contributes zeros.
-            order: The variable whose handle orders the collectives and the barrier of a step.
-            tag: The name of the message; equal on all peers.
+            order: A variable on the CPU, whose handle orders the collectives and the barrier of a step; it is not read.
+            tag: The name of the message, also in errors; equal on all peers.
 
         Returns:
-            The sums, in the order of ``values``; equal on all peers.
+            The sums, in the dtypes, shapes and order of ``values``; equal on all peers.
         """
 
     def all_reduce_with_norms(

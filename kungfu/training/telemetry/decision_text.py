@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kungfu.errors import InternalError
+from kungfu.event_log.values import counted, peers_named
 from kungfu.runtime.api import Asked, BarrierResult, Leave, Resize, Terms, View
 
 
@@ -26,15 +25,15 @@ def _of_size(result: BarrierResult, request: Resize) -> str:
     size, after, target = result.before.view.size, result.after.view.size, result.after.terms.target_size
     parts = []
     if after < size:
-        parts.append(f"{_peers(size - after)} {_leave(size - after)} at once")
+        parts.append(f"{counted(size - after, 'peer')} {_leave(size - after)} at once")
     if result.after.slow:
         fractions = " and ".join(f"{speed:.2f}" for speed in result.after.slow.values())
-        parts.append(f"{_listed(list(result.after.slow))} left first: {fractions} of the median speed")
+        parts.append(f"{peers_named([*result.after.slow])} left first: {fractions} of the median speed")
     if target > after:
         more = target - after
         parts.append(f"{more} more {_are(more)} being prepared while training continues")
     if (surplus := _dismissed(result)) > 0:
-        parts.append(f"{_peers(surplus)} on {'their' if surplus > 1 else 'its'} way {_are(surplus)} dismissed")
+        parts.append(f"{counted(surplus, 'peer')} on {'their' if surplus > 1 else 'its'} way {_are(surplus)} dismissed")
     has_settings = request.batch is not None or request.rate is not None
     if has_settings and target > after:
         parts.append("what else it asks for comes into force with them")
@@ -53,11 +52,11 @@ def _of_peers(result: BarrierResult, leave: Leave) -> str:
     kept = [peer for peer in named if peer not in (*gone, *replaced)]
     parts = []
     if gone:
-        parts.append(f"{_peers(len(gone))} {_leave(len(gone))} at once")
+        parts.append(f"{counted(len(gone), 'peer')} {_leave(len(gone))} at once")
     if replaced:
-        parts.append(f"{_peers(len(replaced))} will be replaced; others are being prepared")
+        parts.append(f"{counted(len(replaced), 'peer')} will be replaced; others are being prepared")
     if kept:
-        parts.append(f"{_listed(kept)} {'stays' if len(kept) == 1 else 'stay'}: no fewer peers may be left")
+        parts.append(f"{peers_named(kept)} {'stays' if len(kept) == 1 else 'stay'}: no fewer peers may be left")
     return "; ".join(parts) or f"nothing: the size stays {len(ids)}"
 
 
@@ -73,17 +72,9 @@ def _coming(view: View, terms: Terms) -> int:
     return terms.target_size - view.size + len(terms.leaving) if terms.target_size else 0
 
 
-def _peers(count: int) -> str:
-    return f"{count} peer{'s' if count > 1 else ''}"
-
-
 def _are(count: int) -> str:
     return "are" if count > 1 else "is"
 
 
 def _leave(count: int) -> str:
     return "leave" if count > 1 else "leaves"
-
-
-def _listed(peers: Sequence[int]) -> str:
-    return f"peer{'s' if len(peers) > 1 else ''} {' and '.join(map(str, peers))}"
