@@ -251,7 +251,6 @@ def call_traced(function: Any, tensors: Sequence[Any], captured: Sequence[Any]) 
 
     Args:
         tensors: The arguments; a wrong dtype or rank fails inside the function.
-        captured: The function's ``captured_inputs``.
     """
     return list(function._call_flat(list(tensors), list(captured)))
 

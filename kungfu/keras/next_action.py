@@ -75,7 +75,6 @@ class Action:
     """An action of a peer.
 
     Args:
-        what: The name of the action in the table.
         number: The batch or epoch for which callbacks are called, counted from 0 in this ``fit``.
     """
 
@@ -124,11 +123,9 @@ class Progress(FitState):
     """The progress of one peer in a ``fit``: its `FitState`, and fields that are not sent to other peers.
 
     Args:
-        epochs: The number of epochs of this ``fit``.
         execution: The number of steps in an execution (Keras' ``steps_per_execution``).
         leads: True if the writers (callbacks that only write) run on this peer.
         written: The last epoch for which the writers' ``on_epoch_end`` was called, as far as this peer knows.
-        version: The version of the entered view.
         agreed_on: "averaged" or "concluded" once this view's peers did so together at an epoch's end; "" before that.
         shared_last: The version of the view in which peers shared the callbacks' changes at the end of training.
     """
@@ -222,7 +219,6 @@ def decide(
     Args:
         position: The position of the job after its last step (epoch, offset, view), as this peer knows it.
         reported: The state from which all peers of a new view continue, once it is reported.
-        stopped: True if a policy or a request has ended training.
     """
     # This precedes the entry into a view that the step's barrier made: joiners of that view did none of these steps.
     if 0 <= progress.open_batch <= progress.batch - progress.execution:

@@ -43,7 +43,6 @@ class _Mark:
 
     Args:
         run: The name of the job that began the run, which later jobs may resume.
-        job: The name of the job that wrote the file.
         fits: The number of fits finished before the file was written.
     """
 

@@ -174,9 +174,6 @@ def build_state() -> Path:
 def check_compiler(*, with_ops: bool) -> None:
     """Checks, without TensorFlow, that the libraries of a job are cached or can be compiled.
 
-    Args:
-        with_ops: False if the job may do without TensorFlow ops.
-
     Raises:
         UsageError: A library is not cached, and there is no compiler. The ops count as cached if any library for the
             installed TensorFlow is; if none of these matches, the first use raises the error.

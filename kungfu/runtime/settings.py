@@ -85,7 +85,6 @@ class Settings:
         secret: The job's secret, hexadecimal, drawn at random for each job.
         attachment: The name of the attachment, which implements the all-reduce.
         policies: The policies named on the command line, in order.
-        recording: The content of the trace: every step, or nothing.
         checkpoints: The folder for checkpoints, and the checkpoint to resume from.
         report_s: Seconds between two reports of steps.
         compare_every: Steps between two comparisons of the state that must be the same on all peers.

@@ -30,7 +30,6 @@ class RecordedStep:
     """One step of the whole cluster.
 
     Attributes:
-        view: The version of the view in which the step was done.
         local: Each peer's local sources by name, in rank order, including local gradient reductions under names like
             ``norm_squared(grads)``.
         agreed: The sources and gradient reductions that are equal on all peers, by name.
@@ -56,7 +55,6 @@ class Snapshot:
     Attributes:
         after: The number of the step; 0 for a snapshot before the first step.
         view: The version of the view that runs the next step.
-        peers: The ids of the view's peers, in rank order.
         folds: For each rank, the fields of its local folds by name; for rank 0, also those of all other folds.
     """
 
@@ -71,10 +69,8 @@ class Trace:
     """A recorded run.
 
     Attributes:
-        snapshots: The complete snapshots, in order.
         plan: The plan that ran; None if the record does not contain the plan.
         policies: The policies named by ``kungfu-run --policy``.
-        remarks: The parts of the record that could not be used, and why.
     """
 
     steps: tuple[RecordedStep, ...]

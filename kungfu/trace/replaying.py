@@ -33,7 +33,6 @@ class Replayed:
     """The result of a replay.
 
     Attributes:
-        decisions: The rules that fired, in order.
         differences: The first differences from the recorded run, about twenty at most; only for the run's own plan.
         remarks: The steps of the record that were not replayed, and why.
     """
@@ -48,10 +47,7 @@ class _Playing:
     """A replay under way.
 
     Attributes:
-        replay: The plan with the states of its folds.
         against: The recorded snapshots with which the states are compared, by step and view.
-        previous: The step before the current one.
-        differences: The differences found so far.
         is_lost: True if the states are unknown until the next snapshot.
         skipped: The steps that were skipped while the states were unknown.
     """

@@ -45,7 +45,6 @@ class RunSettings:
     """The settings of the job for a run, fixed when the run starts.
 
     Args:
-        limits: The minimum and maximum number of peers.
         phase: The number of the job's phase; 0 if the job is not divided into phases.
         steps_before: The number of steps done in earlier phases.
         terms_before: The terms (batch size, ramp) at the end of the previous phase; ``None`` if this peer took no part.
@@ -95,7 +94,6 @@ class Standing:
 
     Args:
         rank: This peer's rank in its view; ``None`` once a decision has removed this peer.
-        size: The size of the view.
         source: The rank from whose state all peers in this view continued.
         terms: The values in force in the view besides its members, such as the batch size.
         is_in_job: True once this peer has entered a view; from then on, a step's message may carry a request.
@@ -159,23 +157,17 @@ class Run:
         trained: The model, its optimizers, and the replicated state.
         program: The compiled policies as ops.
         graph_state: kungfu's variables.
-        rate: The control of the learning rate, if a policy sets it.
         factor: The factor on the learning rate, if a policy has one.
         hyperparameters: The momentum and the weight decay of the optimizer, by name, if a policy sets them.
         memory: The layers' variables that keep statistics of the data.
-        trace: Observes the tracing of the step by TensorFlow.
-        attachment: Sums over the peers of the view.
         membership: This peer's part in the job; a program that runs alone is a job of one peer.
         settings: The job's settings for this run.
-        registry: The values that the program registers besides the model.
         checkpoints: Writes and resumes checkpoints.
         journal: Receives the events of this peer.
         recorder: Writes the trace of the steps, if requested.
         timer: Measures the pace of the steps.
         models: Averages models, if the run does so in place of gradients.
-        hooks: The functions called after a change of the membership.
         declared: The program's declarations about its loop.
-        standing: The state of this peer in its job, such as its rank.
         pending: The work that waits for a barrier or for the next step.
     """
 
@@ -254,7 +246,6 @@ class Run:
         """Graph: the means of a nest of gradients over the peers.
 
         Args:
-            gradients: The gradients of this peer.
             last: Computes the means of the step's last average, whose message also carries the policies' values.
             optimizer: The optimizer that applies the gradients, if the run has several optimizers.
         """

@@ -118,7 +118,6 @@ def report_chaos(
     Args:
         rows: The lines of the metrics, from shortly before the first fault.
         since: The time at which the injection began, in seconds since 1970.
-        within_s: The limit for the job to be whole again after a fault, in seconds.
     """
     after = [event for event in events if event.time is not None and event.time >= since]
     # Rows without a time are ignored; for a repeated step, the last row counts.

@@ -162,7 +162,6 @@ class CommandRunner:
     """Runs a command for events, one at a time; reports the first failure, and counts the others.
 
     Args:
-        variables: The environment variables of an event.
         limit_s: The maximum number of seconds of a command.
     """
 

@@ -31,7 +31,6 @@ def write_traces(
     """Makes peers record a profile at the same time, and prints the folders of the files.
 
     Args:
-        seconds: The length of the trace.
         peers: The ids of the peers; ``None`` for all peers in the view.
         target: The folder for the traces, on the host of each peer; ``None`` for a folder within the job's folder.
 

@@ -117,7 +117,6 @@ class EventStream:
     """The updates of a page for one browser.
 
     Args:
-        waking: Wakes the stream when there is an update.
         last: The id of the browser's last update; empty for none.
     """
 

@@ -71,9 +71,6 @@ class WebServer:
 
     Args:
         printed_host: The name or the address in the URL that was printed for users.
-
-    Attributes:
-        port: The port of the server.
     """
 
     def __init__(
@@ -115,11 +112,7 @@ class WebServer:
 
 
 class PageServer:
-    """Serves the page of the run in ``folder`` on a listening socket, and closes the socket at the end.
-
-    Args:
-        printed_host: The name or the address in the URL that was printed for users.
-    """
+    """Serves the page of the run in ``folder`` on a listening socket, and closes the socket at the end."""
 
     def __init__(
         self,

@@ -28,12 +28,7 @@ _Written = tuple[str, int]  # the text, and the binding of its outermost operato
 
 @dataclass(frozen=True)
 class Expressions:
-    """The expressions of nodes, over the nodes that have a name.
-
-    Attributes:
-        signals: The names of the signals that the plan shows.
-        variables: The names of the policies' variables, and of these signals.
-    """
+    """The expressions of nodes, over the nodes that have a name."""
 
     signals: Mapping[Signal, str]
     variables: Mapping[Signal, str]

@@ -25,7 +25,6 @@ class GraphNode:
         kind: The role in the plan, such as "source", "monitor" or "rule".
         how: The expression of the node, or the request of the rule.
         placement: ``local`` or ``agreed``; empty for a rule.
-        unit: The unit, if known.
         inputs: The indices of the node's inputs in the result of `graph_of`.
     """
 

@@ -27,7 +27,6 @@ def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason
 
     Args:
         deadline_s: Seconds within which all peers must connect.
-        abandoned: Returns a failure once waiting for the others is pointless.
 
     Returns:
         The sockets to the other peers, by rank; the caller closes the sockets.

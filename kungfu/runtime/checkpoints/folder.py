@@ -267,7 +267,6 @@ def claim(folder: Path, writer: str, *, lock: str = _LOCK, what: str = _WRITES) 
     Args:
         writer: The job; processes with the same writer share the claim.
         lock: The name of the file that is locked: claims of different locks are independent.
-        what: The use of the folder, for the error of another process that claims it.
 
     Returns:
         True if no other job can claim the folder; False if the file system has no locks or denies this user a lock.

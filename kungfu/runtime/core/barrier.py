@@ -160,11 +160,6 @@ def _with_size_settings(decision: Decision, at: BarrierInput, satisfied: Sequenc
     """Adds the batch and the rate that come with a size to the settings of the decision by which the job has that size.
 
     Until then they wait with the size under way; if the change ends with another size, they are dropped.
-
-    Args:
-        decision: The decision without them.
-        at: The input of the barrier, with the membership requests to carry out.
-        satisfied: The requests that do not affect the change under way.
     """
     terms, size, lead = decision.terms, meant_size(decision.view, decision.terms), next(iter(at.requests), None)
     if lead is not None and isinstance(lead.what, request.Resize):

@@ -86,8 +86,6 @@ class Leave(Struct, frozen=True, tag=True):
         when: ``"now"``: at once, as far as the job's minimum allows. ``"noticed"``: at once, because their platform
             preempts them; the job cannot refuse this. ``"replaced"``: once their replacements have come.
         size: The number of peers of the job once these peers have left and their replacements have come.
-        keep: The batch size that stays constant when the size changes.
-        host: The number of the host on which the replacements run; ``None`` for any.
     """
 
     peers: tuple[int, ...]
@@ -311,14 +309,7 @@ def _subject(asked: Asked) -> tuple[Any, ...]:
 
 
 def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked | None) -> Asked | None:
-    """The request that supersedes ``one``; ``None`` if ``one`` can be carried out together with the others.
-
-    Args:
-        one: The request that may be superseded.
-        first: The first request with the same subject.
-        outside: The newest request from outside for a size or for peers to leave, except preemption notices.
-        stop: The request that ends training; ``None`` if there is none.
-    """
+    """The request that supersedes ``one``; ``None`` if ``one`` can be carried out together with the others."""
     leave = outside.what if outside is not None and isinstance(outside.what, Leave) else None
     if _changes_from_outside(one) and one is not outside:
         # Of several requests from outside, the newest counts.

@@ -57,7 +57,6 @@ def slice_indices(
     """The indices of this peer's slice of the next step; may be empty if the step has fewer samples than peers.
 
     Args:
-        samples: The number of samples of an epoch.
         seed: The seed of the order of the samples; ``None`` keeps the order of the data.
 
     >>> batch = {"samples": 100, "seed": 1, "global_batch_size": 64}
@@ -74,8 +73,6 @@ def advanced(position: Position, step_samples: int, *, samples: int, least: int 
     """The position after a step.
 
     Args:
-        step_samples: The number of samples of the step.
-        samples: The number of samples of an epoch.
         least: The epoch ends if fewer samples than this remain.
 
     >>> advanced(Position(0, 64), 32, samples=100), advanced(Position(0, 64), 32, samples=100, least=32)

@@ -165,7 +165,6 @@ def serve(
 
     Args:
         services: Pairs of the generated function that adds a service to a server, and the service.
-        host: The address to listen on.
         threads: The number of calls handled at a time.
         port: The port to listen on; 0 for a free one.
         connections: The maximum number of connections, at least eight per thread. At most half of this process's file

@@ -47,8 +47,6 @@ class RequestHandler:
 
     Args:
         scaling: "elastic" if requests may change the peers of the job.
-        record: Records an event and displays it.
-        process_of: Returns the process id of a peer.
         names: The names of the hosts, by number; if empty, the peers run on the agent's host.
         request_log: The previous agent's log after an election; ``None`` for a new job.
     """

@@ -91,10 +91,7 @@ def plan_request(
     """Previews the effects of a request.
 
     Args:
-        request: The request, which is not submitted.
-        hosts: The names of the hosts by number.
         speeds: The speeds of peers by id, as fractions of the median peer's speed, if known.
-        now: The time on the agent's clock, in seconds.
     """
     before = view = context.view or View(0, ())
     keep: Keep = getattr(request.what, "keep", "global_batch_size")

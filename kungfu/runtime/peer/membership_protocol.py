@@ -93,7 +93,6 @@ class Membership(Protocol):
         training has ended, training ends on all: the lost coordinator may have reported the end to only some of them.
 
         Args:
-            state: The replicated state.
             loss: This peer's knowledge of the loss, the steps that this peer has done, and the settings in force.
             adjust: Makes the settings of the new view if this peer has the lowest rank, and so is its coordinator.
 
@@ -118,7 +117,6 @@ class Membership(Protocol):
         """Holds a barrier together with all other peers of this view.
 
         Args:
-            state: The replicated state, which must be the same on all peers.
             terms: The settings in force at this peer: batch sizes, change under way, ramp, end of training.
             requests: The requests of this peer's rules, which must be the same on all peers; on the coordinator, also
                 external requests.

@@ -90,7 +90,6 @@ def gap_of(index: int, own: NDArray[np.generic], reference: NDArray[np.generic])
 
     Args:
         own: This peer's value.
-        reference: Rank 0's value, of the same shape and dtype.
 
     >>> gap_of(0, np.array([1.0, 2.00001]), np.array([1.0, 2.0])).is_rounding
     True

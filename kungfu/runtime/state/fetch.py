@@ -28,10 +28,6 @@ _LOOK_S, _RETRY_S = 0.1, 0.1
 def fetch(state: StateMemory, context: TransferContext, *, abandoned: AbandonReason = no_abandon_reason) -> None:
     """Fills ``state`` from the peers that hold the state, in the parts of ``core.transfer.plan``.
 
-    Args:
-        context: The view, this peer's rank in it, and the ranks that hold the state.
-        abandoned: Called ten times a second; a failure that it returns ends the transfer.
-
     Raises:
         PeerFailure: A source is gone, or ``abandoned`` returned this failure.
         DeadlineExceeded: A source sent nothing for ``context.deadline_s`` seconds. Like ``PeerFailure``, it names the
@@ -74,10 +70,7 @@ class _PartTransfer:
     """The transfer of one part.
 
     Attributes:
-        part: The range of bytes, and the rank that sends it.
-        context: The view, and this peer's rank in it.
         patience_s: Seconds that the next bytes may take; the first bytes may take longer than later ones.
-        came: The number of bytes received so far, over the network.
         heard: The time of the last bytes, or of the start.
     """
 

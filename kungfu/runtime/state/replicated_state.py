@@ -60,7 +60,6 @@ class TransferContext:
     """One peer's part in a transfer among the peers of a view.
 
     Args:
-        me: The rank and the credentials of this peer.
         sources: The ranks that hold the state from the start.
         deadline_s: The longest wait for another peer, in seconds.
         purpose: The name of this transfer within the view; empty for the transfer of the whole state.

@@ -106,10 +106,6 @@ class StateServer:
 def serving(state: StateMemory, context: TransferContext, *, server: StateServer) -> Iterator[None]:
     """Serves the state of this peer to the peers of ``context.view`` that lack it, within the block.
 
-    Args:
-        context: The view, this peer's rank in it, and the ranks that hold the state.
-        server: Serves peers of other hosts.
-
     Raises:
         BaseException: The error raised in the block, with a note for each peer whose transfer failed.
     """

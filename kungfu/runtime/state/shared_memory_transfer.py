@@ -71,8 +71,6 @@ def receive_over_memory(
     """Receives ``part`` through shared memory from a peer of this host.
 
     Args:
-        part: The range of bytes, and the rank that sends it.
-        context: The view, and this peer's rank in it.
         patience_s: Seconds within which the source has to listen.
         on_open: Receives the function that ends the transfer early; returns False if the end was already requested.
 

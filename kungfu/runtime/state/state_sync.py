@@ -39,10 +39,7 @@ def sync_state(
     is not called during a digest, which uses all cores and would delay ``attach`` by more than the digest's own time.
 
     Args:
-        context: The view, this peer's rank in it, and the ranks that hold the state.
-        server: Serves peers of other hosts.
         connected: Called once the peers are connected and this peer has a state, before the digest.
-        abandoned: Returns a failure once waiting for the others is pointless.
 
     Yields:
         The digest of the state.
@@ -101,8 +98,6 @@ def reconcile_variables(
     Args:
         context: The view; its only source is rank 0.
         indices: The indices of the variables with differing checksums, in the order of the digest.
-        server: Serves peers of other hosts.
-        abandoned: Returns a failure once waiting for the others is pointless.
 
     Yields:
         The gap between this peer's and rank 0's values of each variable; no gaps on rank 0.

@@ -101,11 +101,6 @@ def inject(
     No further fault is carried out once the job fails to recover in time or has ended.
 
     Args:
-        faults: The faults, in the order in which they are carried out.
-        watcher: Follows the record of the job.
-        job: The job that receives the faults.
-        limits: The time limits of the injection, and the faults that it may carry out.
-        freezer: Freezes, slows and thaws processes.
         clock: Returns the time in seconds since 1970.
         pause: Sleeps for a number of seconds.
     """
@@ -229,9 +224,6 @@ def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Co
     """The reason why a fault would certainly end the job; empty if the job may survive the fault.
 
     Args:
-        what: The action of the fault.
-        job: The job according to its record.
-        peers: The peers that the fault hits.
         living: The members that no earlier fault has killed and no fault freezes or slows at present.
 
     Returns:
@@ -287,8 +279,6 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
     """The ids of the peers that a fault hits; for a fault on hosts, all peers that these hosts have started.
 
     Args:
-        what: The action of the fault.
-        job: The job according to its record.
         coming: The joiners under way at the moment of the fault; they count as joiners even after they have joined.
 
     Raises:

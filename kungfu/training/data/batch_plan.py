@@ -81,7 +81,6 @@ class BatchPlan:
     Args:
         source: Returns samples by their index.
         batch_size: The initial number of samples per step of the whole job.
-        remainder: "keep" or "drop" a smaller last step of an epoch.
         max_local_batch_size: The maximum number of samples in one call of the step; a larger share is split.
         described: The values that must be equal on all peers and in a resumed run. ``seed``: the seed of the order, -1
             for the data's order. ``first_batch``: a checksum, if each peer reads all of the data. ``targets`` and

@@ -57,9 +57,7 @@ def catch_up(
     """Reads a stream up to the position of training.
 
     Args:
-        stream: Data that must be read from their start.
         newest: Returns the position of the peers that train; ``None`` if no peer trains.
-        meanwhile: Called after each batch.
         allowed_s: The most seconds for which this peer may read after it has joined, while the other peers wait.
 
     Returns:
@@ -107,7 +105,6 @@ def await_readers(
 
     Args:
         is_loaded: Waits at most the given number of seconds, and returns True if this peer has its batch.
-        total: Returns the sums of tensors over the peers; all peers call this function.
 
     Raises:
         OpError: A peer was lost meanwhile.

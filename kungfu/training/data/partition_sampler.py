@@ -57,7 +57,6 @@ class Assignment:
     """The partitions of the peers at a position.
 
     Args:
-        members: The ids of the peers, in the order of their ranks.
         held: The part that each peer reads; ``None`` for a peer that receives another part next.
         returned: The rests of the partitions of peers that left, in the order in which they will be handed out. New
             rests are appended: if a step is repeated after a loss of peers, a peer that has already read to the start
@@ -224,9 +223,7 @@ class PartitionSampler:
     """Selects the rows of each slice from partitions.
 
     Args:
-        lengths: The number of samples of each partition.
         seed: The seed that determines, with the epoch, the order in which partitions are handed out.
-        remainder: "keep" or "drop" a last step with fewer samples than the others.
 
     On rescale:
         A peer continues with its current partition; see `Partitions`.
@@ -259,10 +256,6 @@ class PartitionSampler:
         Afterwards ``may_read_long``, equal on all peers, is True if some peer may have to read for long before it has
         its share: because it takes over another peer's partition, or because the view or the batch size has changed,
         and its loader may still work on other data.
-
-        Args:
-            step_slice: The next step.
-            members: The ids of the peers of the step's view, by rank.
         """
         is_known, batch = step_slice.version == self.version, step_slice.global_batch_size
         if is_known and step_slice.position in (self._base.position, self._after.position):

@@ -74,7 +74,6 @@ class Records:
 
     Args:
         records: The sequence, whose items ``load`` converts.
-        load: Makes a sample from a record.
         readers: The number of threads that call ``load`` at once.
     """
 

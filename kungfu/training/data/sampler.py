@@ -63,7 +63,6 @@ class SerialSampler:
     The rest of an epoch is always contiguous in the permutation, so one number describes the progress of all peers.
 
     Args:
-        samples: The number of samples in an epoch.
         seed: The seed that determines, with the epoch's number, the permutation; ``None`` for the order of the data.
 
     Reference:

@@ -56,7 +56,6 @@ class Stream:
         read: Begins a reading. Receives the index of the reading, from 0, and the number of the first needed sample,
             counted from the start of the reading. Returns the number of the first sample that will be read (at most the
             first needed one), and the batches: nests of arrays with one entry per sample, the same on all peers.
-        samples: The number of samples in an epoch.
         is_endless: True if one reading continues over the epochs; otherwise each epoch is a separate reading.
         what: The description of the data for errors and remarks.
         can_seek: True if a reading can begin near a given sample. Otherwise it begins at the start, and all earlier

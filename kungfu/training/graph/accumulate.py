@@ -30,7 +30,6 @@ class Accumulation:
     """Sums of gradients over samples, kept from one micro-batch to the next.
 
     Args:
-        metrics: The numbers of a step, among them this peer's position in its share.
         measures_variance: True if a policy reads the variance of the gradients over the micro-batches of a share.
     """
 

@@ -165,7 +165,6 @@ class CombinedMetrics:
     """The totals of metrics over an epoch of the whole job, to which each step is added.
 
     Args:
-        metrics: The built metrics.
         combine: The combination of a metric's state over the peers, by metric name; see ``kf.keras.attach``.
         per_step: The metrics of Keras that receive one number of the whole batch per step: the mean over the peers,
             weighted by samples.

@@ -186,12 +186,9 @@ def _gradient_norms(
     """Graph: the gradient norms that this step's policies need, without the factor ``loss_scale``.
 
     Args:
-        program: The policies, as functions that build ops.
-        gradients: This peer's dense tensors, before they are averaged.
         sources: The sources known before the message; they determine if this step needs a norm.
         samples: The number of this peer's samples; if 0, its gradients belong to another peer's sample, and their norm
             is set to NaN.
-        loss_scale: The factor on the gradients, float32; ``None`` for 1.
         is_sent: True if the message carries the gradients; only then it can compute their norm.
 
     Returns:

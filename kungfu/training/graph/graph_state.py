@@ -42,8 +42,6 @@ class ProgressVariables:
     """The progress of training; equal on all peers, and a part of the replicated state.
 
     Args:
-        step: The number of steps done.
-        epoch: The epoch of the next step.
         offset: The number of samples of that epoch that are done.
         samples: The number of samples in an epoch; 0 without a loader.
         batch: The size of the first batch, in samples: with a loader, of the whole step; otherwise, of rank 0 alone.

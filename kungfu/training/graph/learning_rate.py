@@ -112,7 +112,6 @@ class LearningRateFactor:
     The factor is a part of the shared state. Outside the step, the optimizer has its plain rate.
 
     Args:
-        optimizer: The optimizer whose learning rate is multiplied.
         index: The place of rank 0's factor among the policies' floats on the gradients' message.
     """
 

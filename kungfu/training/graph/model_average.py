@@ -42,7 +42,6 @@ class AverageWindow:
     Args:
         steps: The number of steps of the window if the running step is a synchronising step, else 0; set by the host.
         counted: The samples of all peers in the earlier steps of the window; equal on all peers.
-        samples: The samples of this peer in the window, the running step included.
         loss: The sum of the losses of these samples.
         weight: The weight of this peer's model in the next average: its share of the window's samples.
     """

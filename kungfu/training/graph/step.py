@@ -116,7 +116,6 @@ class CompiledStep:
 
     Args:
         function: The user's function. Every first dimension is left open, so that uneven slices do not cause a retrace.
-        example: The tensors of the first call.
         structure: The nest of positional and named arguments that has these tensors as its leaves.
     """
 

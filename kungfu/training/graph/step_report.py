@@ -72,8 +72,6 @@ class PlannedEpochs:
     """The epochs of a run.
 
     Attributes:
-        samples: The number of samples in an epoch.
-        epochs: The number of epochs.
         drops: True if an epoch leaves out a last step with fewer samples than the others.
         done_before: The number of epochs that the program counts before the first epoch of this run, such as
             ``initial_epoch`` of ``fit``.

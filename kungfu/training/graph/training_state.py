@@ -96,7 +96,6 @@ class TrainingState:
     CPU variables are read and overwritten in place; for variables on another device, a copy in host memory is used.
 
     Args:
-        classes: The variables by class.
         on_rescaled: Resets the folds that declare a reset on rescale.
     """
 
@@ -205,7 +204,6 @@ def differing_variables(
 
     Args:
         variables: The variables to compare, in the same order on all peers.
-        total: Returns the sums of tensors over the peers.
 
     Cost:
         One pass over the variables' memory, and one message with 64 bytes for each variable.

@@ -218,7 +218,6 @@ def average_models(run: Run, *, rank: int, size: int, is_source: bool) -> None:
     already, because only other peers missed the end of the message, gives its model to all.
 
     Args:
-        run: A run that averages models.
         is_source: True if this peer's model counts; False if the peer has just fetched a model.
 
     Cost:

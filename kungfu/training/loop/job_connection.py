@@ -52,11 +52,9 @@ class JobConnection:
         phase: The number of the phase under way on this peer, or of the last phase; 0 before the first phase.
         several: True if another phase may follow, as after each ``fit`` of Keras.
         terms: The values, such as the batch size, in force at the end of the last phase on this peer.
-        steps: Returns the number of steps done.
         trained: The number of samples in all steps of earlier phases.
         run: The name of the job; after a phase on this peer, the name of the job that ran the phase.
         passes: True if this peer took no part in the last finished phase, because the phase had already ended.
-        runs: The number of runs that have begun.
         is_in_phase: True while a phase is under way on this peer.
     """
 

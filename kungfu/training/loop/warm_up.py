@@ -27,8 +27,6 @@ def prepare_step(
     """Traces the step of a function and, in a job, warms it up, on the initial state of this run.
 
     Args:
-        run: The run of the step; after this call nothing more can be registered.
-        function: The program's function.
         tensors: The batch of the first call.
         structure: The nest of positional and named arguments that has these tensors as its leaves.
         hold: Runs the barrier, and returns the outcome of the step; called inside the graph.
@@ -78,9 +76,7 @@ def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[An
     A step is not run if it has an effect that can be neither omitted nor undone, such as writing a file.
 
     Args:
-        compiled: The compiled step of the run.
         attachment: The attachment of this peer, which this function closes.
-        tensors: The batch of the first call.
         effects: The effects of the user's function.
 
     Raises:

@@ -70,9 +70,6 @@ class CheckpointManager:
 
     Args:
         trained: The model and its optimizers, with the job's seed and this peer's numbers.
-        registry: The registered values of the program.
-        settings: The folder of checkpoints, the number to keep, and the checkpoint to resume.
-        record: Records an event in a stream.
         past_phases: The results of the job's finished phases.
 
     Cost:

@@ -48,9 +48,7 @@ class EventLogWriter:
     view, with the cost of the change.
 
     Args:
-        record: Receives the name of a stream and an entry for this stream.
         deciding: The rules that may request another size, or other peers.
-        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -211,8 +209,6 @@ class EventLogWriter:
             result: The view of the survivors, and the peers that they lost.
             step: The number of steps done in the state from which the survivors continue.
             redone: The number of this peer's steps that the recovery undoes.
-            registered_before: See `RecoveredEvent`.
-            lost_samples: See `RecoveredEvent`.
             stop: Returns the cost of the loss so far; once the next step has ended, the cost includes that step.
         """
         before, after, recovery = result.before, result.after, result.recovery

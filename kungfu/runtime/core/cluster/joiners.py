@@ -37,7 +37,6 @@ def spawn(
 
     Args:
         replacing: For each new peer, the id of the lost peer that it replaces; ``None`` for a requested peer.
-        now: The time, in seconds of the agent's clock.
         host: The host on which the peers should run; ``None`` for the one that `host_for` chooses.
         leaving: The peers that the new peers will replace; free slots on hosts without such peers are preferred.
     """

@@ -92,10 +92,6 @@ def _host_for_spare(cluster: Cluster, now: float) -> int | None:
 def claim(cluster: Cluster, host: int, now: float, *, replaces: int | None) -> tuple[Cluster, int] | None:
     """Makes a joiner of a spare of this host, a ready one if possible, the oldest first.
 
-    Args:
-        now: The time, in seconds of the agent's clock.
-        replaces: The id of the lost peer that the joiner replaces; ``None`` for a requested peer.
-
     Returns:
         The cluster, and the id of the peer; ``None`` if no spare waits on the host.
     """

@@ -85,7 +85,6 @@ def start_survey(profile: Profile, *, initial_size: int, batch: int | None = Non
     """The survey of a profile, from the largest size down, and at each size in the order of the batches.
 
     Args:
-        profile: The sizes, the batches, and the number of steps to measure at each.
         initial_size: The present size of the job, to which the job returns afterwards.
         batch: The present global batch, in samples, to which the job returns if the profile sets batches.
 

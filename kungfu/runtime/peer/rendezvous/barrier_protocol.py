@@ -81,7 +81,6 @@ class BarrierProtocol:
         """Holds the barrier with the other peers of ``view``; rank 0 compares the states and decides.
 
         Args:
-            view: The view whose peers hold the barrier.
             arrival: The arrival of this peer. Variables that differ by rounding only are set to rank 0's values.
             decision: Makes the decision; called on rank 0, once all have arrived and hold the same state.
 
@@ -116,7 +115,6 @@ class BarrierProtocol:
         Args:
             entering: The view and its settings.
             admission: Contains the address at which the peers connect, and the ranks that already hold the state.
-            state: The replicated state; fetched if this peer lacks it.
             parts: A dictionary that receives the seconds taken by connecting and by the state, by name.
             make_terms: Makes the settings on rank 0, if ``entering`` lacks them; called once rank 0 has the state.
 

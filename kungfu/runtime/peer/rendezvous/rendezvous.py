@@ -42,7 +42,6 @@ class Rendezvous(Generic[Arrival, Result]):
 
         Args:
             what: A description of the rendezvous, for errors.
-            abandoned: Returns a ``PeerFailure`` once the wait is pointless; called every 0.2 s and at each ``wake``.
 
         Raises:
             DeadlineExceeded: Some ranks are missing; the error names them.

@@ -27,7 +27,6 @@ class SampleFlow:
     """The flow of this peer's samples through the graph of a traced step.
 
     Args:
-        samples: The tensors of the step's batch.
         agreed: Tensors that are equal on all peers, for example the means of gradients.
         equal: The ids of the handles of variables that are equal on all peers, whatever is assigned to them.
         passed_over: Operations of the graph whose writes are ignored, for example those of optimizers.
