@@ -295,8 +295,7 @@ class Job(Struct, frozen=True):
 
     def after(self, event: events.LoggedEvent) -> Job:
         """The state of the job after one more event. Cost: a copy of the `Job`; O(peers) for an event of a peer."""
-        last_at = self.last_at if event.time is None else event.time
-        job = replace(self, tally=self.tally.after(event), last_at=last_at)
+        job = replace(self, tally=self.tally.after(event), last_at=self.last_at if event.time is None else event.time)
         match event:
             case events.StartedEvent():
                 return replace(job, started=event, names=(*job.names, event.job), wanted=event.size)
