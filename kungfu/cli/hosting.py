@@ -182,6 +182,11 @@ def _unlisted(given: argparse.Namespace, port: int, secret: str | None, *, size:
 def _address(word: str, port: int) -> Host:
     """The host of an address ``HOST[:PORT]``, without slots."""
     name, _, number = word.partition(":")
+    if not name or ":" in number:
+        raise UsageError(
+            f"--join {word}: is no HOST[:PORT]; write addresses or names of hosts, as in 10.0.0.1,10.0.0.2 (IPv6 addresses "
+            "are not supported)"
+        )
     if number and not (number.isdecimal() and 1 <= int(number) <= _HIGHEST_PORT):
         raise UsageError(f"--join {word}: the port must be from 1 to {_HIGHEST_PORT}, as in 10.0.0.1:{_PORT}")
     [host] = parse_hosts(f"{name}:1", port=int(number) if number else port)

@@ -34,7 +34,8 @@ _MOST_DESCRIPTORS = 1 << 16
 _KEEP, _MOST_KEPT = 3, 1000  # checkpoints
 # The minimum and the maximum of each option, and the range as text.
 _RANGES = {
-    **dict.fromkeys(("failures", "preemptions", "restarts"), (0, math.inf, "0 (replace none) or more")),
+    **dict.fromkeys(("failures", "preemptions"), (0, math.inf, "0 (replace none) or more")),
+    "restarts": (0, math.inf, "0 (never) or more"),
     "trace_limit": (0, 1e6, "from 0 (no trace) to 1000000 MB"),
     "report_every": (0.05, 3600, "from 0.05 to 3600 seconds"),
     "compare_every": (1, 1_000_000, "from 1 to 1000000 steps"),

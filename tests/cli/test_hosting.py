@@ -135,6 +135,8 @@ def test_with_a_store_a_host_without_a_list_has_one_line_to_found_or_join(tmp_pa
         (("-H", "127.0.0.1:2", "--self", "127.0.0.1:2"), {"environment": KNOWN}, "--self 127.0.0.1:2: a host is in"),
         (("--join", "127.0.0.1", "--self", "127.0.0.3"), {"environment": KNOWN}, "give this host's name and its slots"),
         (("--join", "127.0.0.1:x", *JOINER), {"environment": KNOWN}, "--join 127.0.0.1:x: the port must be"),
+        (("--join", "::1", *JOINER), {"environment": KNOWN}, "--join ::1: is no HOST[:PORT]"),
+        (("--join", "127.0.0.1,", *JOINER), {"environment": KNOWN}, "--join : is no HOST[:PORT]"),
         (("--join", "127.0.0.3", *JOINER), {"environment": KNOWN}, "names this host itself"),
         (("--join", "192.0.2.1", *JOINER), {"environment": KNOWN, "attachment": "horovod"},
          r"--self and --join: 127\.0\.0\.3 is .* on this machine, where no other host can reach it"),

@@ -25,6 +25,7 @@ from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.controller.peer_client import FormationFailed, NotifyFailed
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import UNBOUNDED, Cluster, Hosts
+from kungfu.runtime.core.cluster.placement import peers_on
 from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.requests.request_log import current
 from kungfu.runtime.hosts import Host
@@ -304,8 +305,10 @@ class Leader:
         if self._controller.has_begun and host not in hosts.known:
             return None
         is_notice = number in (signal.SIGTERM, signal.SIGHUP) and host not in hosts.leaving
+        # Before the first view nobody could remove the host's peers, and no other host could lead.
+        may_leave = self.cluster.view is not None or (host != self._job.own_host and not peers_on(self.cluster, host))
         # Another host can run the peers: they leave this host at the next barrier.
-        if is_notice and set(hosts.slots) - {host} and self.cluster.view is not None:
+        if is_notice and set(hosts.slots) - {host} and self._controller.has_begun and may_leave:
             event = events.HostNoticedEvent(host=host, name=self._controller.names[host], signal=named)
             self._controller.record(event, shown=True)
             return self._controller.decide(decided.HostNoticed(host))

@@ -444,7 +444,13 @@ def test_a_job_that_begins_with_some_hosts_has_as_many_founders_as_peers(tmp_pat
             assert (sorted(leader.cluster.starting), leader.cluster.hosts.goal) == ([0, 1], 3)
             assert leader.cluster.hosts.of == {0: 0, 1: 2}
             assert heard.lines.get(timeout=180.0) == "2"
+            assert other.heard.empty(), "host 1 is still to come"
+            # A host that has no peer may go before the first view; the job cannot begin without the others.
+            assert leader.handle(admission(context, number=1, pid=8, incarnation="b", threads=1)) is None
+            notices = [pb.HostEvent(host=host, kind=pb.HOST_EVENT_KIND_SIGNALLED, code=15, number=1) for host in (1, 2)]
+            assert leader.handle(notices[0]) is None
+            assert leader.cluster.hosts.known == {0, 2}
+            assert leader.handle(notices[1]) == Ending(128 + signal.SIGTERM)
         finally:
             leader.close(Ending(0))
             supervisor.close()
-        assert other.heard.empty(), "host 1 is still to come"

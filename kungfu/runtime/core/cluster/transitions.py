@@ -255,8 +255,9 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     cluster, ended = spares.close_host(cluster, host, "its host will be taken away")
     there = placement.peers_on(cluster, host)
     if cluster.view is None:
-        # There is no coordinator that could remove the host's peers.
-        return cluster, [events.Fail(-1, "a host was told to leave before the first view was formed", is_loss=True)]
+        # There is no coordinator that could remove the host's peers. A host without peers may leave.
+        why = "a host was told to leave before the first view was formed"
+        return cluster, [events.Fail(-1, why, is_loss=True)] if there else []
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
     cluster, kills = joiners.dismiss(cluster, coming, "its host will be taken away")
     cluster, spawns = joiners.spawn(cluster, coming.values(), now)
@@ -269,8 +270,8 @@ def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transiti
     there = placement.peers_on(cluster, host)
     cluster = placement.close_host(cluster, host, leaving=False)
     if cluster.view is None:
-        # The first view cannot be formed without the host's peers.
-        return cluster, [events.Fail(-1, how, is_loss=True)]
+        # The first view cannot be formed without the host's peers, if it has any.
+        return cluster, [events.Fail(-1, how, is_loss=True)] if there else []
     cluster = replace(cluster, processes=replace(cluster.processes, alive=cluster.alive - {*there}))
     commands: list[events.Command] = []
     for peer in there:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts
 from kungfu.runtime.core.cluster.events import (
+    AdmitFirstView,
     AdmitSurvivors,
     AnnounceFailure,
     Done,
@@ -247,6 +248,13 @@ def test_the_peers_of_a_lost_host_are_lost_together_and_replaced_where_there_is_
 def test_before_the_first_view_a_lost_host_ends_the_job() -> None:
     cluster, _ = start_job(2, limits=JOB_LIMITS, now=0.0, hosts=Hosts({0: 1, 1: 1}))
     assert after(cluster, HostLost(1, "gone"))[1] == [Fail(-1, "gone", is_loss=True)]
+
+
+def test_before_the_first_view_a_host_without_peers_may_go() -> None:
+    cluster, _ = start_job(1, limits=JOB_LIMITS, now=0.0, hosts=Hosts({0: 1, 1: 1}))
+    assert after(cluster, HostNoticed(1))[1] == [ReleaseHost(1)]
+    assert after(cluster, HostLost(1, "gone"))[1] == []
+    assert sole(AdmitFirstView, after(cluster, HostLost(1, "gone"), ready(0))[1]).view.ids == (0,)
 
 
 def test_a_host_that_comes_back_makes_losses_good() -> None:
