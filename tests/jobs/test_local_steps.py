@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -113,11 +114,15 @@ class Twin:
 
 
 def lines_by_step(ended: Ended, results) -> dict[int, dict[int, Done]]:
-    """What the peers have done, by step and peer."""
+    """What the peers have done, by step and peer, without what a restart has undone."""
     found: dict[int, dict[int, Done]] = {}
     for path in sorted(results.glob("*.jsonl")):
+        later = (one["step"] for one in ended.all_of("restarted") if int(path.stem) < one["first_peer"])
+        undone = min(later, default=math.inf)
         for line in path.read_text().splitlines():
             one = Done(*json.loads(line))
+            if one.step > undone:
+                continue
             assert int(path.stem) not in found.setdefault(one.step, {}), "each step is done once"
             found[one.step][int(path.stem)] = one
     return found
@@ -247,6 +252,25 @@ def test_a_notice_and_kills_within_an_average_and_in_the_barrier_behind_it(tmp_p
     assert behind == 0, "all peers have that average"
     # Of the interrupted step, all that the survivors had done is undone.
     assert [one["redone"] for one in ended.all_of("recovered")] == [0, 0]
+
+
+@SOAK
+def test_a_job_that_loses_all_peers_between_two_averages_goes_on_from_its_checkpoint(tmp_path):
+    results = tmp_path / "results"
+    arguments = ["--results", results, *STEERED]
+    with started(tmp_path, "-np", 2, "--restarts", 2, program="local_steps.py", arguments=arguments) as job:
+        kept = job.event("checkpoint")["step"]
+        job.seen(lambda: len(lines_of(results / "0.jsonl")) > kept + EVERY + 1, what="steps", deadline_s=180.0)
+        for peer in (0, 1):
+            job.signal(signal.SIGKILL, peer=peer)
+        again = job.event("restarted")
+        job.event("checkpoint", step=again["step"] + KEPT_EVERY)
+        (results / "hurry").touch()
+        ended = job.end()
+    assert again["step"] >= kept
+    assert again["steps_again"] > 0
+    assert ended.sizes == [2, 2]
+    assert followed(ended, results).lost == []
 
 
 @SOAK

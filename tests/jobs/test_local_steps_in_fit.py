@@ -144,23 +144,27 @@ def test_weights_and_history_are_numpys_with_a_join_a_leave_and_a_kill(tmp_path,
 
 
 @SOAK
-def test_a_resumed_fit_has_the_history_of_one_that_was_not_interrupted(tmp_path):
+def test_a_resumed_or_restarted_fit_has_the_history_of_one_that_was_not_interrupted(tmp_path):
     kept, given = tmp_path / "kept", {"every": EVERY, "epochs": 3}
-    folders = [tmp_path / name for name in ("whole", "resumed")]
-    options = (("--checkpoints", kept), ("--resume", kept))
+    folders = [tmp_path / name for name in ("whole", "resumed", "restarted")]
+    options = (("--checkpoints", kept), ("--resume", kept), ("--restarts", 2))
     found = []
     for folder, more in zip(folders, options, strict=True):
         folder.mkdir()
-        found.append(job_results("keras_local_steps.py", folder, "-np", 2, *more, **given))
-    (whole, expected), (resumed, results) = found
+        crash = {"crash": READ + 30} if folder.name == "restarted" else {}
+        found.append(job_results("keras_local_steps.py", folder, "-np", 2, *more, **given, **crash))
+    (whole, expected), (resumed, results), (restarted, again) = found
     (written,) = whole.all_of("checkpoint")
     steps = READ + 3 * -(-SAMPLES // BATCH)
     assert KEPT_EVERY <= written["step"] < steps
     assert (written["step"] - READ) % -(-SAMPLES // BATCH), "in the middle of an epoch"
     assert resumed.metrics[0]["step"] > written["step"]
     assert len(lines_of(folders[1] / "results" / "0.jsonl")) == steps - written["step"], "nothing is done again"
-    for peer in (0, 1):
-        for mine, other in zip(results[peer]["histories"], expected[0]["histories"], strict=True):
+    (start,) = restarted.all_of("restarted")
+    assert (start["step"], start["steps_again"] > 0) == (written["step"], True)
+    assert again.keys() == {2, 3}
+    for one in (*results.values(), *again.values()):
+        for mine, other in zip(one["histories"], expected[0]["histories"], strict=True):
             assert mine.keys() == other.keys()
             for name, values in other.items():
                 close(mine[name], values, err_msg=name)

@@ -3,7 +3,8 @@
 Each peer writes a line of DIR/PEER.jsonl after each step: the number of the fit and of the step, and its weights and
 momenta after the step; what it came to is left in DIR/PEER.json. One peer, of ``--dies``, is killed in an average.
 
-With ``--epochs`` the other fit has this many epochs, in which nothing changes, and a checkpoint is kept.
+With ``--epochs`` the other fit has this many epochs, in which nothing changes, and a checkpoint is kept. With
+``--crash`` the first peers are killed after this step, once the checkpoint is there.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Mortal(keras.optimizers.SGD):
 class Acting(keras.callbacks.Callback):
     """Writes what this peer has done, and lets one join, one be killed and one leave; then it ends training."""
 
-    def __init__(self, folder: Path, fit: int, *, dies: int | None) -> None:
+    def __init__(self, folder: Path, fit: int, *, dies: int | None, crash: int) -> None:
         super().__init__()
         lines = (folder / f"{own_id()}.jsonl").open("a", buffering=1)
         size, at_size, most, steps = 2, 0, 2, 0
@@ -65,6 +66,10 @@ class Acting(keras.callbacks.Callback):
             most, steps = max(most, size), steps + 1
             if dies is not None and own_id() < 2:
                 change(model, training)
+            if training.step_number == crash and own_id() < 2:
+                while not [*Path("log/checkpoints").glob("step-*")]:
+                    time.sleep(0.01)
+                die()
 
         def change(model: Any, training: Any) -> None:
             # The last average was some steps ago.
@@ -93,7 +98,7 @@ class Acting(keras.callbacks.Callback):
 
 
 def main() -> None:
-    given = options(results=Path(), every=5, epochs=0, dies=1)
+    given = options(results=Path(), every=5, epochs=0, dies=1, crash=0)
     given.results.mkdir(exist_ok=True)
     in_float64(0)
     model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1, use_bias=False)])
@@ -109,7 +114,8 @@ def main() -> None:
         saving = keras.callbacks.ModelCheckpoint(
             given.results / f"{number}-{{epoch}}.weights.h5", save_weights_only=True
         )
-        acting = Acting(given.results, number, dies=given.dies if number and not given.epochs else None)
+        dies = given.dies if number and not given.epochs else None
+        acting = Acting(given.results, number, dies=dies, crash=given.crash)
         callbacks, held_out = [saving, acting], (x[:HELD_OUT], y[:HELD_OUT])
         history = model.fit(*batches, callbacks=callbacks, validation_data=held_out, verbose=0, **more)
         found["histories"].append(history.history)
