@@ -259,7 +259,7 @@ def test_a_joined_host_and_spares_are_there_again_and_all_hosts_have_one_record(
 
 
 @SOAK
-def test_the_hosts_of_the_list_come_back_into_the_job_that_a_joined_host_goes_on_with(tmp_path: Path) -> None:
+def test_listed_hosts_come_back_into_the_job_that_a_joined_host_goes_on_with(tmp_path: Path) -> None:
     line = [*options(tmp_path), "--checkpoints", tmp_path / "kept", "--min-hosts", 3]
     with training(tmp_path, *line, size=4, slots=(1, 1), epochs=EPOCHS) as run:
         joined = run.hosts.join(3, 2)
