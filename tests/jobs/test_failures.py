@@ -245,7 +245,7 @@ def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp
 @pytest.mark.parametrize(
     ("how", "options", "code"),
     [
-        ("break", ("-np", 2, "--min", 2, "--failures", 0), 1),
+        pytest.param("break", ("-np", 2, "--min", 2, "--failures", 0), 1, marks=SOAK),
         ("small-batch", ("-np", 2), 2),
         ("before-attach", ("-np", 1), 2),
     ],

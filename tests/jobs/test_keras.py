@@ -142,6 +142,7 @@ def test_the_leader_is_killed_in_the_middle_of_an_epoch_and_the_next_one_writes_
     assert ended.output.count("the validation of model.fit() is not shared among the peers") == 1
 
 
+@SOAK
 def test_rank_0_is_killed_in_its_callbacks_and_those_of_the_next_one_count(tmp_path):
     """Rank 0 is killed in its callbacks, and the results of those of the next one count."""
     ended, found = fitted(tmp_path, "-np", 3, "--min", 1, "--max", 3, epochs=EPOCHS, die_in_callback=0)
@@ -289,10 +290,12 @@ def test_the_job_grows_in_the_first_fit_and_in_the_second_and_shrinks(tmp_path):
     assert joined["ranks"] == [None], "between fits that are over it is in no view"
 
 
-def test_rank_0_is_killed_in_the_second_fit_and_replaced(tmp_path):
-    """Rank 0 is killed in the second fit, and the peer in its place passes through the first."""
-    ended, found = fitted_twice(tmp_path, "-np", 2, "--max", 2, die=0, wait={"17": 1})
+def test_rank_0_is_killed_in_the_second_fit_and_replaced_by_a_spare(tmp_path):
+    """The spare is ready in the first fit and, anew, in the second, and passes through the first."""
+    given = {"die": 0, "ready": {"5": 1, "12": 2}, "wait": {"17": 1}}
+    ended, found = fitted_twice(tmp_path, "-np", 2, "--max", 2, "--spares", 1, **given)
     assert ended.sizes == [2, 2, 1, 2]
+    assert [one["state"] for one in ended.all_of("spare") if one["peer"] == 2] == ["ready", "ready", "wanted"]
     for peer in (1, 2):
         assert_fits_as_plain(found[peer])
     assert found[2]["ranks"] == [None, 1]
@@ -306,6 +309,7 @@ def test_rank_0_is_killed_in_the_second_fit_and_replaced(tmp_path):
     assert (by_step[STEPS]["samples_left"], by_step[STEPS]["samples"]) == (0, done)
 
 
+@SOAK
 def test_a_spare_gets_ready_in_each_fit_and_joins_the_second(tmp_path):
     """A spare is ready in the first fit and, anew, in the second, which it joins; the next one ends with the job."""
     ended, found = fitted_twice(

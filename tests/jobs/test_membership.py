@@ -91,7 +91,7 @@ def test_uneven_slices_of_a_batch_that_stays_whole_leave_the_same_weights_everyw
 
 @pytest.mark.parametrize(
     ("given", "calls"),
-    [({}, 6), ({"max_local": 4, "devices": 2}, 10)],
+    [pytest.param({}, 6, marks=SOAK), ({"max_local": 4, "devices": 2}, 10)],
     ids=["whole shares", "micro-batches on two devices"],
 )
 def test_a_step_with_fewer_samples_than_peers_counts_each_sample_once(tmp_path, given, calls):

@@ -158,7 +158,7 @@ HOSTS = (1, 3)
 @pytest.mark.parametrize(
     ("how", "slots"),
     [
-        ("factored", ()),
+        pytest.param("factored", (), marks=SOAK),
         pytest.param("factored", HOSTS, marks=SOAK),
         pytest.param("factored+micro", (), marks=SOAK),
         pytest.param("factored+fit", (), marks=SOAK),
