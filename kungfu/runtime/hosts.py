@@ -57,7 +57,10 @@ def parse_store(store: str, job: str) -> StoreAddress:
     scheme, _, address = store.partition("://")
     name, _, port = address.rpartition(":")
     if scheme != "etcd" or not _NAME.fullmatch(name) or not port.isdecimal() or not 1 <= int(port) <= _HIGHEST_PORT:
-        raise UsageError(f"--store {store}: is no etcd://HOST:PORT, as in etcd://10.0.0.9:2379")
+        raise UsageError(
+            f"--store {store}: is no etcd://HOST:PORT, as in etcd://10.0.0.9:2379; several members, a user name and "
+            "TLS (https) are not supported yet"
+        )
     if not _NAME.fullmatch(job):
         raise UsageError(f"--job {job!r}: a name has letters, digits, '.', '_' and '-', as in digits-3")
     return StoreAddress(address, job)

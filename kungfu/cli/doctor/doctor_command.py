@@ -16,12 +16,13 @@ from kungfu.cli.doctor.hosts import HostFacts, check_job, compared, exchange
 from kungfu.cli.doctor.machine import check_machine
 from kungfu.cli.doctor.probe import probe
 from kungfu.cli.doctor.software import check_software, installed_libraries, supported_versions
+from kungfu.cli.doctor.store import check_store
 from kungfu.cli.hosting import Hosting, read_hosting
 from kungfu.cli.hosting import add_arguments as add_hosting_arguments
 from kungfu.errors import UsageError
 from kungfu.runtime.agent.supervisor.launch import count_gpus
 from kungfu.runtime.agent.supervisor.slots import devices_of
-from kungfu.runtime.hosts import on_one_machine, parse_hosts
+from kungfu.runtime.hosts import on_one_machine, parse_hosts, parse_store
 from kungfu.runtime.settings import AttachmentName
 
 _LONGEST_WAIT_S = 3600.0
@@ -54,6 +55,11 @@ def run(given: argparse.Namespace) -> int:
     if not 0 <= given.wait <= _LONGEST_WAIT_S:
         raise UsageError(f"--wait {given.wait:g}: must be from 0 to {_LONGEST_WAIT_S:g} seconds")
     attachment = given.attachment or _usual_attachment(given)
+    store, job = given.store, given.job
+    # A store is checked without hosts, too, and without the name of a job.
+    if store is not None:
+        given = argparse.Namespace(**{**vars(given), "store": None, "job": None})
+        address = parse_store(store, "none" if job is None else job)
     hosting = read_hosting(given, size=1, maximum=1, attachment=attachment, environment=os.environ)
     slots = hosting.local.slots if hosting.local.port else given.peers
     libraries = installed_libraries()
@@ -70,6 +76,7 @@ def run(given: argparse.Namespace) -> int:
         ),
         *check_machine(slots=slots, attachment=attachment),
         *_others(hosting, libraries, wait_s=given.wait),
+        *(() if store is None else check_store(address, names_job=job is not None)),
     ]
     if given.form == "json":
         print(json.dumps([asdict(one) for one in findings], indent=2))

@@ -234,7 +234,9 @@ class Agent:
             # The job refuses this host, or no leader has admitted it in time.
             except KungfuError as error:
                 code = 3 if isinstance(error, DeadlineExceeded) else 2
-                return Ending(code, Failure(-1, str(error), code))
+                # The record of a job that this host was in before does not end here.
+                is_new = not name_in(self._journal.folder)
+                return self._failed(str(error), code) if is_new else Ending(code, Failure(-1, str(error), code))
             # A signal came during the request for admission.
             if interrupts:
                 return Ending(128 + interrupts[0].number)

@@ -52,6 +52,7 @@ class Leader:
         self._controller = JobController(context, elected)
         # The running peers according to the previous leader's state; some of its last commands may be lost.
         self._inherited = self.cluster.alive if elected else frozenset[int]()
+        self._refused_at = dict[str, float]()  # the time of the first request of each agent whose name is in use
         self._elected, self._began = elected, self._clock()
         if self._has_followers:
             broadcast = self._controller.replicator.broadcast
@@ -164,7 +165,7 @@ class Leader:
         # Another agent with the name of a member: perhaps it follows one that has ended and is not missed yet. (The
         # same agent, already a member, has only lost the reply, and receives it again.)
         if number is None or (number in known and not is_same):
-            reply.retry, reply.refusal = True, self._name_in_use(host)
+            reply.retry, reply.refusal = not self._is_alive(host), self._name_in_use(host)
         # The host does not know its number yet, and asks again.
         elif number != host.number:
             reply.retry, reply.number = True, number
@@ -191,6 +192,12 @@ class Leader:
                 return None, ending
         number = controller.hosts.next_number
         return number, controller.change_hosts(controller.hosts.with_host(asks))
+
+    def _is_alive(self, host: pb.HostInfo) -> bool:
+        """True if the member with the name of this other agent has answered since the other agent first asked."""
+        number, since = self._controller.hosts.number_of(host.name), self._clock()
+        since = self._refused_at.setdefault(host.incarnation, since)
+        return number is not None and self._controller.replicator.has_heard(number, since=since)
 
     def _name_in_use(self, host: pb.HostInfo) -> str:
         listed = self._controller.hosts.listed[self._controller.hosts.number_of(host.name) or 0]

@@ -22,6 +22,7 @@ _ADVICE = {
     grpc.StatusCode.PERMISSION_DENIED: "; it must let everybody write, without a user name",
     grpc.StatusCode.INVALID_ARGUMENT: "; it must let everybody write, without a user name",
     grpc.StatusCode.UNIMPLEMENTED: "; is it an etcd 3.4 or later?",
+    grpc.StatusCode.UNAVAILABLE: "; is it an etcd without TLS? TLS is not supported yet",
 }
 
 
@@ -51,11 +52,11 @@ class Etcd:
     """
 
     def __init__(self, address: str, prefix: str, *, deadline_s: float) -> None:
-        self._address, self._prefix, self._deadline_s = address, prefix, deadline_s
+        self.address, self._prefix, self._deadline_s = address, prefix, deadline_s
         self._connect()
 
     def _connect(self) -> None:
-        channel = rpc.connect(self._address, secret="", shared=False)
+        channel = rpc.connect(self.address, secret="", shared=False)
         self._kv, self._leases = KVStub(channel), LeaseStub(channel)
 
     def read(self) -> dict[str, Entry]:
@@ -110,7 +111,7 @@ class Etcd:
             answers = self._leases.LeaseKeepAlive(iter([pb.LeaseKeepAliveRequest(ID=lease)]), timeout=self._deadline_s)
             # An etcd that is ending closes the stream without an answer.
             if (answer := next(answers, None)) is None:
-                raise StoreError(f"etcd at {self._address} is ending")
+                raise StoreError(f"etcd at {self.address} is ending")
             return bool(answer.TTL > 0)
 
     def revoke(self, lease: int) -> None:
@@ -130,11 +131,11 @@ class Etcd:
         try:
             yield
         except grpc.RpcError as error:
-            name, code = f"etcd at {self._address}", error.code()
+            name, code = f"etcd at {self.address}", error.code()
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 # After an outage a fresh connection answers sooner than one whose packets were lost.
                 self._connect()
                 raise StoreError(f"{name} has not answered for {self._deadline_s:g} s") from error
-            if code is grpc.StatusCode.UNAVAILABLE and rpc.is_refused(self._address):
+            if code is grpc.StatusCode.UNAVAILABLE and rpc.is_refused(self.address):
                 raise StoreError(f"{name} does not run: its port refuses connections") from error
             raise StoreError(f"{name}: {error.details() or code.name}{_ADVICE.get(code, '')}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
 import resource
@@ -173,6 +174,7 @@ def serve(
     Raises:
         UsageError: The server cannot listen on this address.
     """
+    _check_free(host, port)
     room, required = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _SecretRequired(secret)
     server = grpc.server(
         futures.ThreadPoolExecutor(threads, thread_name_prefix="kungfu-rpc"),
@@ -189,11 +191,21 @@ def serve(
     try:
         port = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
-        raise UsageError(
-            f"cannot listen on {host}:{port}; another program does, or {host} is no address of this machine"
-        ) from error
+        raise UsageError(f"cannot listen on {host}:{port}") from error
     server.start()
     return Server(server, f"{host}:{port}", required.ports)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raises ``UsageError`` with the reason if no server can listen on ``host:port``; gRPC only logs the reason."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        is_used = error.errno == errno.EADDRINUSE
+        why = "another program does; give another --port" if is_used else f"is {host} an address of this machine?"
+        raise UsageError(f"cannot listen on {host}:{port} ({error.strerror}); {why}") from error
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from kungfu.runtime.agent.consensus.consensus_service import (
 from kungfu.runtime.agent.consensus.election import Elected, MajorityAgreement, elect
 from kungfu.runtime.agent.consensus.host_admission import RECORD, command_line_of
 from kungfu.runtime.agent.consensus.state import parse_request_log, parse_snapshot, serialize_snapshot
-from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec
+from kungfu.runtime.agent.context import AgentContext, Ending, JobSpec, SignalReceived
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import HostRecorder
 from kungfu.runtime.agent.leader import Leader
@@ -312,6 +312,40 @@ def test_an_agent_that_did_not_hear_its_admission_reply_receives_it_again(tmp_pa
         assert "a host with the name 127.0.0.1 is in it" in reply.refusal
         assert not reply.settings
         assert two.held.incarnations == {0: "a"}, "so that the next leader can tell it too"
+
+
+def test_a_name_in_use_is_refused_at_once_if_its_holder_answers(tmp_path: Path) -> None:
+    """Host 1 leads; host 2 has answered before, and answers the heartbeat after the first refusal."""
+    with led_anew(tmp_path) as (leader, context, *_, two):
+        leader.handle(Tick())
+
+        def asks(number: int, incarnation: str) -> pb.HostAdmissionReply:
+            one = admission(context, number=number, pid=1, incarnation=incarnation)
+            assert leader.handle(one) is None
+            return one.reply.result(0.0)
+
+        assert not asks(1, "double of the leader").retry
+        assert asks(2, "double").retry, "host 2 may have ended before its double was started"
+        while asks(2, "double").retry:
+            two.heard.get(timeout=180.0)
+        two.stop()
+        assert asks(2, "agent that replaces it").retry
+        assert asks(2, "agent that replaces it").retry
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_leader_without_a_majority_with_its_own_code(tmp_path: Path, number: int) -> None:
+    """The others may continue, and a supervisor that starts hosts without a majority again must not start this one."""
+    with led_anew(tmp_path) as (leader, *_, two):
+        if number == signal.SIGTERM:
+            assert leader.handle(SignalReceived(number)) is None, "a notice"
+        two.stop()
+        ending = leader.handle(SignalReceived(number))
+    assert ending is not None
+    assert ending.failure is not None
+    assert (ending.code, ending.leaves, ending.failure.code) == (128 + number, True, 128 + number)
+    assert "the others may continue without it" in ending.failure.text
+    assert [line["code"] for line in events_in(tmp_path) if line["event"] == "failed"] == [128 + number]
 
 
 def test_a_leader_without_a_majority_takes_no_host_in(tmp_path: Path) -> None:

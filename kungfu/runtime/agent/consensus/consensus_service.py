@@ -91,8 +91,9 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
         try:
             return requested.reply.result(timeout=_REPLY_S)
         except TimeoutError:
-            # The main thread is busy: it has not begun to handle the request, which is cancelled, or will reply soon.
-            return pb.HostAdmissionReply(retry=True) if requested.reply.cancel() else requested.reply.result(_REPLY_S)
+            # The main thread is busy. A request that it has begun to handle is answered when the agent asks again.
+            requested.reply.cancel()
+            return listed
 
     def Replicate(self, request: pb.ReplicateRequest, context: Any) -> pb.ReplicateReply:  # noqa: N802 - gRPC's name
         if (why := self._consensus.append(request)) != "":

@@ -89,6 +89,7 @@ class FollowerLink:
         self.number, self.host, self._incarnation = number, host, incarnation
         self.is_lost = False
         self.acknowledged = 0  # the newest version of the state that the follower has acknowledged
+        self.heard_at = -math.inf  # the time of sending of the last message that the follower has answered
         self._late: deque[tuple[int, float]] = deque()  # the unacknowledged versions, each with its time of sending
         self._settings, self._stamp, self._put = settings, stamp, put
         self._clock, self._hangs, self._on_reply = clock, hangs, on_reply
@@ -134,8 +135,9 @@ class FollowerLink:
     def _send_all(self) -> None:
         is_first = True
         while (message := self._next_message()) is not None:
-            reply = self._send(message)
+            sent_at, reply = self._clock(), self._send(message)
             with self._changed:
+                self.heard_at = self.heard_at if reply is None else sent_at
                 self.is_lost = reply is None
                 self.acknowledged = max(self.acknowledged, 0 if reply is None else message.version)
                 while self._late and self._late[0][0] <= self.acknowledged:
@@ -241,6 +243,11 @@ class Replicator:
     def reachable(self) -> frozenset[int]:
         """This host, and the hosts whose agents are not lost."""
         return frozenset({self._leader, *(number for number, link in self._links.items() if not link.is_lost)})
+
+    def has_heard(self, number: int, *, since: float) -> bool:
+        """True if the agent of a host has answered a message sent after ``since``; always true of this host."""
+        link = self._links.get(number)
+        return number == self._leader or (link is not None and link.heard_at > since)
 
     @property
     def acknowledged_by(self) -> frozenset[int]:

@@ -55,21 +55,21 @@ _OVER_S = 86_400  # a leader that stood still for less finds out that the job is
 _LEADER, _HOLDERS, _HOST = "leader", "holders", "hosts/"
 
 
-class _LeaderValue(msgspec.Struct, frozen=True):
+class LeaderValue(msgspec.Struct, frozen=True):
     job: str
     host: int
     address: str
     term: int
 
 
-class _HoldersValue(msgspec.Struct, frozen=True):
+class HoldersValue(msgspec.Struct, frozen=True):
     job: str
     term: int
     hosts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class _Record:
+class StoreRecord:
     """The entries of a job in the etcd; ``None`` for a key that does not exist.
 
     Args:
@@ -79,8 +79,8 @@ class _Record:
         entries: All entries, by key.
     """
 
-    leader: _LeaderValue | None
-    holders: _HoldersValue | None
+    leader: LeaderValue | None
+    holders: HoldersValue | None
     jobs: dict[int, str]
     entries: dict[str, Entry]
 
@@ -90,12 +90,29 @@ class _Record:
 
     @property
     def has_holder(self) -> bool:
-        """True if the agent of a holder is in the job, and its lease lasts."""
-        holders = self.holders
-        return holders is not None and any(self.jobs.get(host) == holders.job for host in holders.hosts)
+        """True if the agent of a holder, or of any host if the set is lost, is in the job, and its lease lasts."""
+        if self.holders is None:
+            return any(self.jobs.values())
+        return any(self.jobs.get(host) == self.holders.job for host in self.holders.hosts)
 
 
-_NOTHING = _Record(None, None, {}, {})
+_NOTHING = StoreRecord(None, None, {}, {})
+
+
+def read_record(etcd: Etcd) -> StoreRecord:
+    """Reads the entries of a job; raises ``StoreError`` if they cannot be read."""
+    entries = etcd.read()
+    leader, holders = entries.get(_LEADER), entries.get(_HOLDERS)
+    numbers = {key: key.removeprefix(_HOST) for key in entries}
+    try:
+        return StoreRecord(
+            msgspec.json.decode(leader.value, type=LeaderValue) if leader else None,
+            msgspec.json.decode(holders.value, type=HoldersValue) if holders else None,
+            {int(number): entries[key].value.decode() for key, number in numbers.items() if number != key},
+            entries,
+        )
+    except (msgspec.DecodeError, ValueError) as error:
+        raise StoreError(f"the etcd holds another program's keys under this job's name: {error}") from error
 
 
 class StoreAgreement:
@@ -134,9 +151,10 @@ class StoreAgreement:
                 self._register()
                 break
             # It may be starting, like this job; or it does not run at all.
-            except StoreError:
+            except StoreError as error:
                 if time.monotonic() > until:
-                    raise
+                    how = f"`kungfu doctor --store etcd://{self._etcd.address}` checks it"
+                    raise StoreError(f"{error} ({how})") from error
             time.sleep(0.2)
         self._thread.start()
 
@@ -145,7 +163,7 @@ class StoreAgreement:
     def found(self, job: str, job_exists: bool, is_silent: bool) -> int:
         """See ``Agreement``: the first host founds whose swap succeeds, once no leader and no holder is alive."""
         try:
-            self._record, record = _NOTHING, self._read()
+            self._record, record = _NOTHING, read_record(self._etcd)
             self._record, now = record, time.monotonic()
             own = record.leader is not None and record.leader.job == job
             if self._founder is None:
@@ -159,7 +177,7 @@ class StoreAgreement:
             if not own and not is_over and now - self._absent_since <= self._lease_s:
                 return 0
             term = (record.holders.term if record.holders else 0) + 1
-            return self._lead(_LeaderValue(job, self._number, self._founder.address, term), record, ())
+            return self._lead(LeaderValue(job, self._number, self._founder.address, term), record, ())
         except StoreError:
             return 0
 
@@ -168,22 +186,28 @@ class StoreAgreement:
         leader = self._record.leader
         return None if leader is None else (leader.job, leader.address)
 
-    def _lead(self, candidate: _LeaderValue, record: _Record, holders: Collection[int]) -> int:
+    def _lead(self, candidate: LeaderValue, record: StoreRecord, holders: Collection[int]) -> int:
         """Takes the lead by a swap, unless this agent has it already; returns the term, or 0."""
-        job, host, term, lease = candidate.job, candidate.host, candidate.term, self._lease
-        # The answer to the swap of an earlier attempt was lost.
-        if record.leader is not None and (record.leader.job, record.leader.host) == (job, host):
-            term = record.leader.term
-        else:
-            values = {
-                _LEADER: msgspec.json.encode(candidate),
-                _HOLDERS: msgspec.json.encode(_HoldersValue(job, term, tuple(sorted({host, *holders})))),
-            }
-            expected = {_LEADER: 0, _HOLDERS: record.revision(_HOLDERS)}
-            if not self._etcd.swap(expected, values, leased={_LEADER: lease}):
-                return 0
-        self._holders, self._leader_lease = frozenset({host, *holders}), lease
-        return term
+        hosts = frozenset({candidate.host, *holders})
+        # The answer to the swap of an earlier attempt was lost: the next claim makes sure of the set.
+        if record.leader is not None and (record.leader.job, record.leader.host) == (candidate.job, candidate.host):
+            self._holders = hosts
+            return record.leader.term
+        return candidate.term if self._swap(record, candidate, hosts) else 0
+
+    def _swap(self, record: StoreRecord, leader: LeaderValue, hosts: frozenset[int]) -> bool:
+        """Replaces the set of holders, and the key of the leader unless it has the present lease; returns False if
+        either is not as in ``record`` any more."""
+        lease = self._lease
+        values = {_HOLDERS: msgspec.json.encode(HoldersValue(leader.job, leader.term, tuple(sorted(hosts))))}
+        # This leader is new; or its lease has ended, and it campaigns anew.
+        if record.leader is None or record.entries[_LEADER].lease != lease:
+            values[_LEADER] = msgspec.json.encode(leader)
+        expected = {key: record.revision(key) for key in (_LEADER, _HOLDERS)}
+        if not self._etcd.swap(expected, values, leased={_LEADER: lease}):
+            return False
+        self._holders, self._leader_lease = hosts, lease
+        return True
 
     # ---- elections ---------------------------------------------------------------------------------------------------
 
@@ -203,7 +227,7 @@ class StoreAgreement:
         if any(vote.fenced for vote in at.votes.values()):
             return "fenced"
         try:
-            record = self._record = self._read()
+            record = self._record = read_record(self._etcd)
             if record.leader is not None and not self._is_own(record.leader, self._consensus.job):
                 self._end_lease(record, others.get(record.leader.host))
         except StoreError as error:
@@ -221,7 +245,7 @@ class StoreAgreement:
             return GiveUp(f"according to the etcd host {record.leader.host} leads, which is not heard here")
         return GiveUp("according to the etcd no host that answers holds the newest state of the job")
 
-    def _may_stand(self, at: ElectionRound, record: _Record, others: Mapping[int, Host], waited_s: float) -> bool:
+    def _may_stand(self, at: ElectionRound, record: StoreRecord, others: Mapping[int, Host], waited_s: float) -> bool:
         holders, snapshot = record.holders, at.log.snapshot
         is_holder = holders is not None and holders.job == self._consensus.job and at.host in holders.hosts
         # Before the first view there is nothing to continue.
@@ -237,14 +261,14 @@ class StoreAgreement:
         members = snapshot.cluster.hosts.known & others.keys()
         return not any(may_be_up(others[host], within_s=_PROBE_S) for host in members - at.votes.keys())
 
-    def _leader_value(self, term: int) -> _LeaderValue:
+    def _leader_value(self, term: int) -> LeaderValue:
         consensus = self._consensus
-        return _LeaderValue(consensus.job, consensus.host, consensus.hosts[consensus.host].address, term)
+        return LeaderValue(consensus.job, consensus.host, consensus.hosts[consensus.host].address, term)
 
-    def _is_own(self, leader: _LeaderValue, job: str) -> bool:
+    def _is_own(self, leader: LeaderValue, job: str) -> bool:
         return (leader.job, leader.host) == (job, self._consensus.host)
 
-    def _end_lease(self, record: _Record, host: Host | None) -> None:
+    def _end_lease(self, record: StoreRecord, host: Host | None) -> None:
         """Ends the lease of a leader whose port refuses: its agent has ended."""
         entry = record.entries[_LEADER]
         if host is not None and entry.lease and not may_be_up(host, within_s=_PROBE_S):
@@ -299,7 +323,7 @@ class StoreAgreement:
             return "granted" if is_safe else "unknown"
 
     def _change_holders(self, hosts: frozenset[int]) -> Claim:
-        record, lease, own = self._read(), self._lease, (self._consensus.job, self._consensus.term)
+        record, own = read_record(self._etcd), (self._consensus.job, self._consensus.term)
         # Without the keys no host can lead; nor can this leader tell if it was replaced before they were lost.
         if record.holders is None:
             self._loss = "the etcd has lost the keys of this job"
@@ -307,33 +331,9 @@ class StoreAgreement:
         if (record.holders.job, record.holders.term) != own:
             self._is_replaced = True
             return "refused"
-        job, term = own
-        values = {_HOLDERS: msgspec.json.encode(_HoldersValue(job, term, tuple(sorted(hosts))))}
-        # The lease has ended, and this leader campaigns anew.
-        if record.leader is None or record.entries[_LEADER].lease != lease:
-            values[_LEADER] = msgspec.json.encode(self._leader_value(term))
-        expected = {key: record.revision(key) for key in (_LEADER, _HOLDERS)}
-        if not self._etcd.swap(expected, values, leased={_LEADER: lease}):
-            return "unknown"
-        self._holders, self._leader_lease = hosts, lease
-        return "granted"
+        return "granted" if self._swap(record, self._leader_value(self._consensus.term), hosts) else "unknown"
 
     # ---- leases ------------------------------------------------------------------------------------------------------
-
-    def _read(self) -> _Record:
-        entries = self._etcd.read()
-        leader, holders = entries.get(_LEADER), entries.get(_HOLDERS)
-        numbers = {key: key.removeprefix(_HOST) for key in entries}
-        jobs = {int(number): entries[key].value.decode() for key, number in numbers.items() if number != key}
-        try:
-            return _Record(
-                msgspec.json.decode(leader.value, type=_LeaderValue) if leader else None,
-                msgspec.json.decode(holders.value, type=_HoldersValue) if holders else None,
-                jobs,
-                entries,
-            )
-        except msgspec.DecodeError as error:
-            raise StoreError(f"the etcd holds another program's keys under this job's name: {error}") from error
 
     def _keep_lease(self) -> None:
         while not self._closing.wait(self._lease_s / 4):
@@ -344,7 +344,9 @@ class StoreAgreement:
     def keep_lease(self) -> None:
         """Renews the lease once; called by a thread from ``open`` on."""
         try:
-            if not self._etcd.renew(self._lease) or self._registered != (self._consensus.job, self._consensus.host):
+            is_registered = self._registered == (self._consensus.job, self._consensus.host)
+            # After an error: an etcd that is full renews leases, and refuses to write.
+            if self._error or not is_registered or not self._etcd.renew(self._lease):
                 self._register()
             self._report(self._loss)
         except StoreError as error:
@@ -375,11 +377,11 @@ class StoreAgreement:
         """See ``Agreement``: the lease ends at once, so that others need not wait for its end."""
         self._closing.set()
         with suppress(StoreError):
-            record = self._read() if is_over else None
+            record = read_record(self._etcd) if is_over else None
             own = (self._consensus.job, self._consensus.term)
             if record and record.holders and (record.holders.job, record.holders.term) == own:
                 expected = {key: record.revision(key) for key in (_LEADER, _HOLDERS)}
-                over = {_HOLDERS: msgspec.json.encode(_HoldersValue(*own, ()))}
+                over = {_HOLDERS: msgspec.json.encode(HoldersValue(*own, ()))}
                 self._etcd.swap(expected, over, leased={_HOLDERS: self._etcd.grant(_OVER_S)}, removed=[_LEADER])
         if self._thread.is_alive():
             self._thread.join()

@@ -58,6 +58,7 @@ class JobController:
             term, version = context.consensus.term, 0
         self.cluster, self.last_events = snapshot.cluster, dict(snapshot.last_events)
         self.incarnations, self._end = dict(snapshot.incarnations), snapshot.end
+        self._alone_code = NO_QUORUM_CODE  # of this host, when it stops and the others may continue
         self.names = dict[int, str]()
         self._set_hosts(snapshot.hosts if snapshot.hosts.listed else founded(context.job.hosts))
         # The last cluster that every follower has acknowledged, and all later clusters.
@@ -184,7 +185,8 @@ class JobController:
             # A follower that acknowledges the state in the meantime is no longer in the way.
             while (claim := agreement.claim(self.replicator.acknowledged_by)) == "unknown":
                 if self._context.interrupted.is_set():
-                    return Ending(128 + signal.SIGINT, leaves=True)
+                    self._alone_code = 128 + signal.SIGINT
+                    return self._stop("interrupted while it waited for the store, and the others may continue")
                 if time.monotonic() > until:
                     break
                 if not is_told:
@@ -196,8 +198,7 @@ class JobController:
         why = "another host leads the job by now"
         if claim == "unknown":
             why = f"waited {self._job.deadlines.ready_s:.0f} s for the store, and another host may lead the job"
-        self.record(FailedEvent(peer=-1, error=f"{why}: so this host stops", code=NO_QUORUM_CODE))
-        return Ending(NO_QUORUM_CODE, Failure(-1, f"{why}: so this host stops", NO_QUORUM_CODE), leaves=True)
+        return self._stop(f"{why}: so this host stops")
 
     def _is_quorum(self, hosts: frozenset[int]) -> bool:
         """True if ``hosts`` may continue without the others; before the first view a leader needs no other hosts.
@@ -215,14 +216,17 @@ class JobController:
             return None
         others = sorted(self.cluster.hosts.known - hosts)
         names = ", ".join(self.names[number] for number in others)
-        why = (
+        return self._stop(
             f"lost {names}, without which this host has no majority of the peers of view {self.cluster.view.version}: "
             "the others may continue without it, so it stops"
         )
+
+    def _stop(self, why: str) -> Ending:
+        """Ends this host's part of the job. Followers that still hear this leader may be part of a quorum: they elect
+        another leader, and do not end."""
         self._context.recorder.replicate = lambda records: None  # the record of the others does not end here
-        self.record(FailedEvent(peer=-1, error=why, code=NO_QUORUM_CODE))
-        # Followers that still hear this leader may be part of a quorum: they elect another leader, and do not end.
-        return Ending(NO_QUORUM_CODE, Failure(-1, why, NO_QUORUM_CODE), leaves=True)
+        self.record(FailedEvent(peer=-1, error=why, code=self._alone_code))
+        return Ending(self._alone_code, Failure(-1, why, self._alone_code), leaves=True)
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 
@@ -247,6 +251,9 @@ class JobController:
     def end(self, ending: Ending, *, host: int | None = None) -> Ending:
         """Ends the whole job with ``ending`` once a quorum holds the end. Without a quorum the others may have another
         leader: then only this host's part ends, and that ending is returned. ``host`` is the host of a signal."""
+        # A signal to this host ends at least this host, with the code of the signal.
+        if host == self._job.own_host:
+            self._alone_code = ending.code
         alone = self.replicate(anew=True)
         if alone is None:
             self._end = ending.to_message().SerializeToString()

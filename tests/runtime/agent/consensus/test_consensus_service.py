@@ -124,6 +124,24 @@ def test_as_long_as_a_job_is_known_nobody_founds_another_one() -> None:
     assert not fresh.AdmitHost(again, None).retry
 
 
+def test_a_leader_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has begun to handle the one request, and not the other one."""
+    monkeypatch.setattr("kungfu.runtime.agent.consensus.consensus_service._REPLY_S", 0.05)
+    queue: list[Any] = []
+
+    def put(asked: Any) -> None:
+        queue.append(asked)
+        if len(queue) == 1:
+            asked.reply.set_running_or_notify_cancel()
+
+    consensus, service = follower(put)
+    assert consensus.become_leader("job", 2)
+    asks = pb.HostAdmissionRequest(host=pb.HostInfo(number=2))
+    replies = [service.AdmitHost(asks, None) for _ in range(2)]
+    assert [(reply.retry, reply.job, reply.refusal) for reply in replies] == [(True, "job", "")] * 2
+    assert [asked.reply.cancelled() for asked in queue] == [False, True]
+
+
 def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:
     consensus = ConsensusState(1)
     front = LeaderProxy(object(), AgentServiceStub, LeaderClient(consensus, SETTINGS), consensus, deadline_s=300.0)

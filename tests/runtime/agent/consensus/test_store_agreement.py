@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +23,7 @@ from kungfu.runtime.agent.consensus.state import ConsensusState, parse_snapshot
 from kungfu.runtime.agent.consensus.store_agreement import StoreAgreement
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.etcd import Etcd
+from kungfu.runtime.ipc.etcd import Etcd, StoreError
 from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, state
 from tests.runtime.agent.etcd_server import EtcdServer, etcd_server, needs_etcd
 
@@ -283,6 +283,42 @@ def test_an_etcd_that_has_lost_its_data_strikes_no_host_any_more(tmp_path: Path)
         assert wait_for(lambda: job.reported.empty() or "lost the keys" in job.reported.get())
         assert job.acts_on(0, state(0, 1, 1, hosts=2, version=2)), "every holder has acknowledged it"
         assert (agreement.claim(frozenset({0})), agreement.claim(everybody)) == ("unknown", "granted")
+
+
+@needs_etcd
+def test_no_job_is_founded_beside_one_whose_keys_are_lost(tmp_path: Path) -> None:
+    """Its agents register again with their leases; the newcomer, which no list names, knows nobody else."""
+    with etcd_server(tmp_path) as server, begun(server, state(0, 1, hosts=2), count=2) as job:
+        server.end()
+        shutil.rmtree(tmp_path / "data")
+        server.start()
+        assert wait_for(lambda: "hosts/0" in server.keys(job.prefix))
+        etcd, consensus = Etcd(server.address, job.prefix, deadline_s=5.0), ConsensusState(-1, {0: OWN})
+        newcomer = StoreAgreement(etcd, consensus, QUICK.deadlines, notify=ignore)
+        newcomer.open()
+        assert newcomer.found("other", False, False) == 0
+        assert "holders" not in server.keys(job.prefix)
+        newcomer.close(is_over=False)
+
+
+@needs_etcd
+def test_an_etcd_that_is_full_is_lost_once_until_it_takes_writes_again(tmp_path: Path) -> None:
+    """It renews leases all the while."""
+    with (
+        etcd_server(tmp_path, "--quota-backend-bytes", "200000") as server,
+        begun(server, state(0, 1, hosts=2), count=2) as job,
+    ):
+        with suppress(StoreError):
+            for _ in range(100):
+                Etcd(server.address, "other/", deadline_s=5.0).swap({}, {"a": b"x" * 8000})
+        agreement = job.agreements[0]
+        assert isinstance(agreement, StoreAgreement)
+        for _ in range(3):
+            assert agreement.claim(frozenset({0})) == "unknown"
+            agreement.keep_lease()
+            assert agreement.claim(frozenset({0, 1})) == "granted", "every holder has acknowledged it"
+        assert "free room" in job.reported.get(timeout=WITHIN_S)
+        assert job.reported.empty()
 
 
 @needs_etcd
