@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from kungfu.errors import PolicyError
 from kungfu.ops import clip, exp, log, maximum, where
@@ -78,7 +79,7 @@ def steps(values: Mapping[float, float]) -> Worth:
     >>> steps({3600: 100.0, 7200: 40.0})
     kf.worth.steps({3600: 100.0, 7200: 40.0})
     """
-    return _Steps(_pairs(values))
+    return _Lines("steps", _pairs(values))
 
 
 def points(values: Mapping[float, float]) -> Worth:
@@ -90,7 +91,7 @@ def points(values: Mapping[float, float]) -> Worth:
     >>> points({0: 100.0, 7200: 0.0})
     kf.worth.points({0: 100.0, 7200: 0.0})
     """
-    return _Points(_pairs(values))
+    return _Lines("points", _pairs(values))
 
 
 Pairs = tuple[tuple[float, float], ...]
@@ -127,36 +128,23 @@ class _Power(Worth):
 
 
 @dataclass(frozen=True, repr=False)
-class _Points(Worth):
-    """A worth that is linear between points."""
+class _Lines(Worth):
+    """A worth that is linear between points, or between deadlines ("steps")."""
 
+    kind: Literal["points", "steps"]
     pairs: Pairs
 
     def __repr__(self) -> str:
-        return f"kf.worth.points({dict(self.pairs)!r})"
+        return f"kf.worth.{self.kind}({dict(self.pairs)!r})"
 
     def check(self) -> None:
-        _check_falling(self.pairs, of=repr(self), least_s=0.0)
-
-    def at(self, seconds: Signal, *, first: Signal) -> Signal:
-        return _between(seconds, self.pairs)
-
-
-@dataclass(frozen=True, repr=False)
-class _Steps(Worth):
-    """A worth with deadlines, linear between them."""
-
-    pairs: Pairs
-
-    def __repr__(self) -> str:
-        return f"kf.worth.steps({dict(self.pairs)!r})"
-
-    def check(self) -> None:
-        _check_falling(self.pairs, of=repr(self), least_s=math.ulp(0.0))
-        if self.pairs[-1][1] < 0:
+        _check_falling(self.pairs, of=repr(self), least_s=0.0 if self.kind == "points" else math.ulp(0.0))
+        if self.kind == "steps" and self.pairs[-1][1] < 0:
             raise PolicyError(f"{self!r}: takes values of at least 0; beyond the last deadline the job is worth 0")
 
     def at(self, seconds: Signal, *, first: Signal) -> Signal:
+        if self.kind == "points":
+            return _between(seconds, self.pairs)
         deadline, least = self.pairs[-1]
         # If the first estimate is before the last deadline, the line to zero is short and therefore steep.
         length = maximum(first, deadline * 1.001) - deadline

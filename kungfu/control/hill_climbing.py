@@ -319,18 +319,12 @@ def settled_walk(
 
     With n the larger of `every` and 10, a size needs at least n samples, and 3 n if its comparison is open. The walk
     ends only 6 n steps after the last change of size. Results are float32 scalars, equal on all peers if the table is.
+    All other arguments are those of `hill_climb`.
 
     Args:
-        advantage: As for `hill_climb`.
-        table: As for `hill_climb`.
-        unit: As for `hill_climb`.
-        min_peers: As for `hill_climb`.
-        max_peers: As for `hill_climb`.
         every: Steps between two decisions, at least 1; a size needs at least 10 samples in any case.
         view_steps: Steps since the size last changed: int64.
         moved: As for `settle`.
-        growth: As for `hill_climb`.
-        look_ahead: As for `hill_climb`.
 
     Raises:
         PolicyError: A number is out of range.

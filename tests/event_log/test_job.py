@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.cli.report.present import decision_words
+from kungfu.cli.report.narrative import decision_words
 from kungfu.event_log.job import Job, fold
 from tests.event_log.made import KINDS, made
 

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
-from kungfu.cli.report.present import decision_words, waiting_words
+from kungfu.cli.report.narrative import decision_words, waiting_words
 from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import FIGURES_OF_JOB, Job
 from kungfu.event_log.progress import TrainingProgress

@@ -17,7 +17,7 @@ from kungfu.cli.job.plan_forecast import MeasuredRun
 from kungfu.cli.page.event_stream import UpdateLog
 from kungfu.cli.page.plan_drawing import draw_plan
 from kungfu.cli.page.run_model import RunModel, as_text
-from kungfu.cli.report.present import waiting_words
+from kungfu.cli.report.narrative import waiting_words
 from kungfu.cli.top.row import UsageMeter
 from kungfu.errors import KungfuError, UsageError
 from kungfu.event_log.job import Job

@@ -10,7 +10,7 @@ from typing import Any
 from kungfu.cli.job.plan_forecast import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.decision_feed import DecisionFeed
 from kungfu.cli.report.curves import Curves
-from kungfu.cli.report.present import decision_words
+from kungfu.cli.report.narrative import decision_words
 from kungfu.event_log.events import FailedEvent
 from kungfu.event_log.job import Job, JobPeer
 from kungfu.event_log.numbers import as_json

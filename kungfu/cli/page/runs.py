@@ -27,7 +27,7 @@ from kungfu.cli.page.files import broken, file_routes, missing, refused
 from kungfu.cli.page.guard import PageLimits, is_of_this_site
 from kungfu.cli.page.peer_log import PeerLogs
 from kungfu.cli.page.run_model import Document, as_text, job_summary
-from kungfu.cli.report.present import waiting_words
+from kungfu.cli.report.narrative import waiting_words
 from kungfu.errors import KungfuError, UsageError
 from kungfu.event_log.record_follower import JobWatcher
 from kungfu.extras import missing as missing_extra

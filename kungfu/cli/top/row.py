@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from kungfu.cli.report.present import decision_words
+from kungfu.cli.report.narrative import decision_words
 from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.errors import KungfuError
 from kungfu.event_log.codec import event_in
