@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from kungfu.compiler import CompiledPolicies, explain
@@ -25,9 +26,8 @@ def draw_plan(plan: CompiledPolicies) -> dict[str, Any]:
     columns = _columns(nodes)
     rows = _rows(nodes, columns)
     placed = [
-        {"label": one.label, "kind": one.kind, "how": one.how, "placement": one.placement, "unit": one.unit,
-         "column": columns[index], "row": rows[index]} for index, one in enumerate(nodes)
-    ]  # fmt: skip
+        {**asdict(one), "column": column, "row": row} for one, column, row in zip(nodes, columns, rows, strict=True)
+    ]
     edges = [[one, index] for index, node in enumerate(nodes) for one in node.inputs]
     return {"nodes": placed, "edges": edges, "text": explain(plan)}
 

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from kungfu.cli.replay.forecast import Forecast, forecast, forecast_as_json, forecast_as_text
-from kungfu.cli.replay.timeline import OF_RULES, TimelineRow, action_of, timeline
+from kungfu.cli.replay.timeline import OF_RULES, TimelineRow, action_of, draw_replay, timeline
 from kungfu.cli.report.reader import read_events
 from kungfu.cli.report_console import ReportConsole
 from kungfu.compiler import CompiledPolicies, FiredRule, compile_policies
@@ -73,8 +73,6 @@ def run(given: argparse.Namespace) -> int:
         trace = replace(trace, remarks=(*trace.remarks, remark))
     result = _Replay(trace, whose, replayed, events, timeline(replayed.decisions, events, start=given.start), costs)
     if given.plot is not None:
-        from kungfu.cli.replay.picture import draw_replay  # here, since matplotlib takes a second to load
-
         target = given.folder / "replay.png" if given.plot == Path() else given.plot
         draw_replay(trace, replayed.decisions, result.rows, target)
     if given.json:

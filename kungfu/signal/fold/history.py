@@ -21,7 +21,6 @@ _UNSEEN = (math.nan, math.nan)
 
 @fold_method
 def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
-    """The exponential moving average; see `FoldMethods.ema`."""
     if not 0 < decay <= 1:
         raise PolicyError(f"ema(decay={decay!r}): the weight of the newest value must lie in (0, 1], e.g. 0.01")
 
@@ -39,21 +38,18 @@ def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
 
 @fold_method
 def previous(x: Signal, *, on_rescale: OnRescale) -> Fold:
-    """The second newest finite value; see `FoldMethods.previous`."""
     made = fold(lambda seen, x: (x, seen[0]), _UNSEEN, x, output=lambda seen: seen[1], on_rescale=on_rescale)
     return labelled(made, label="previous")
 
 
 @fold_method
 def delta(x: Signal, *, on_rescale: OnRescale) -> Fold:
-    """The difference of the last two finite values; see `FoldMethods.delta`."""
     made = fold(lambda seen, x: (x, x - seen[0]), _UNSEEN, x, output=lambda seen: seen[1], on_rescale=on_rescale)
     return labelled(made, label="delta")
 
 
 @fold_method
 def cumulative(x: Signal, *, on_rescale: OnRescale) -> Fold:
-    """The sum of all finite values so far; see `FoldMethods.cumulative`."""
     if x.type.dtype == "int64":
         return labelled(fold(lambda total, value: total + value, 0, x, on_rescale=on_rescale), label="cumulative")
 
@@ -70,7 +66,6 @@ def cumulative(x: Signal, *, on_rescale: OnRescale) -> Fold:
 
 @fold_method
 def hold(x: Signal, *, every: int | None, when: Signal | Condition | None, on_rescale: OnRescale) -> Fold:
-    """The last finite value seen in a selected step; see `FoldMethods.hold`."""
     if (every is None) == (when is None):
         raise PolicyError("hold: write .hold(n) for the value of every n steps, or .hold(when=condition)")
     gate, predicate = (Constant(True), Constant(True)) if when is None else _gate_and_predicate(when)
@@ -115,7 +110,6 @@ class Window:
 
 @fold_method
 def window(x: Signal, *, length: int, on_rescale: OnRescale) -> Window:
-    """The last finite values; see `FoldMethods.window`."""
     start = Filled(length, math.nan)
     made = fold(lambda values, x: operate("push", values, x * 1.0), start, x, on_rescale=on_rescale)
     return Window(labelled(made, label=f"window of {length}"))
@@ -123,7 +117,6 @@ def window(x: Signal, *, length: int, on_rescale: OnRescale) -> Window:
 
 @fold_method
 def by_size(x: Signal, *, largest: int, decay: float) -> Fold:
-    """The table of a signal by cluster size; see `FoldMethods.by_size`."""
     if not 0 < decay <= 1:
         raise PolicyError(f"by_size(decay={decay!r}): the weight of the newest value must lie in (0, 1], e.g. 0.1")
 
@@ -139,7 +132,6 @@ def by_size(x: Signal, *, largest: int, decay: float) -> Fold:
 
 @fold_method
 def rising(flag: Signal, *, on_rescale: OnRescale) -> Fold:
-    """True in the step in which a bool signal becomes true; see `FoldMethods.rising`."""
     _check(flag, method="rising")
 
     # The state: the flag of the last step, and True if the flag has risen in this step.
@@ -152,14 +144,12 @@ def rising(flag: Signal, *, on_rescale: OnRescale) -> Fold:
 
 @fold_method
 def count(flag: Signal, *, on_rescale: OnRescale) -> Fold:
-    """The number of steps in which a bool signal was true; see `FoldMethods.count`."""
     _check(flag, method="count")
     return labelled(fold(lambda n, now: n + where(now, 1, 0), 0, flag, on_rescale=on_rescale), label="count")
 
 
 @fold_method
 def streak(flag: Signal, *, on_rescale: OnRescale) -> Fold:
-    """The number of consecutive steps with a true bool signal; see `FoldMethods.streak`."""
     _check(flag, method="streak")
     return labelled(fold(lambda n, now: where(now, n + 1, 0), 0, flag, on_rescale=on_rescale), label="streak")
 

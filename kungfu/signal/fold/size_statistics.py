@@ -49,7 +49,6 @@ class _Sample:
 def statistics_by_size(
     x: Signal, *, largest: int, forget_after: int | None, strike_all: Signal | None
 ) -> SizeStatistics:
-    """The statistics of a signal's samples by cluster size; see `FoldMethods.statistics_by_size`."""
     if not is_whole_number(largest, least=1, most=9999):
         raise PolicyError(f"statistics_by_size({largest!r}): takes the largest size, a whole number from 1 to 9999")
     if forget_after is not None and (isinstance(forget_after, bool) or not forget_after >= 1):
