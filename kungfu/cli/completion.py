@@ -110,9 +110,6 @@ def completion_script(shell: str) -> str:
     return "\n".join([_PREAMBLES[shell], *_MENDED[shell](scripts, starter), ""])
 
 
-# ---- corrections of shtab's scripts for each shell -------------------------------------------------------------------
-
-
 def _for_bash(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[str]:
     return [*scripts, _BASH_UP_TO_PROGRAM.replace("@VALUED@", _valued(starter))]
 
@@ -153,9 +150,6 @@ def _valued(parser: argparse.ArgumentParser) -> str:
     """The options that require a value, in one line."""
     actions = (action for action in parser._actions if action.nargs not in (0, "?"))
     return " ".join(word for action in actions for word in action.option_strings)
-
-
-# ---- the completer of each argument ----------------------------------------------------------------------------------
 
 
 def _add_completers(parser: argparse.ArgumentParser, shell: str) -> None:

@@ -119,8 +119,6 @@ class Assembler:
         self.code.append(" ".join([name, str(result.number), *(str(one.number) for one in operands)]))
         return result
 
-    # ---- the protocol of a backend -------------------------------------------------------------------------------
-
     def source(self, source: Source) -> Register:
         if source.type.shape == NEST:
             return self.register(source.type)  # no instruction reads the register: the nest's reductions are inputs

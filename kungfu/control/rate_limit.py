@@ -136,9 +136,6 @@ def _rested(since: Iterable[Signal], now: tuple[Signal, ...], *, meters: tuple[_
     return functools.reduce(operator.and_, passed) if passed else True
 
 
-# ---- what a rescale costs -------------------------------------------------------------------------------------------
-
-
 def rescale_cost(*, at_first_s: float) -> Signal:
     """The seconds for which the last rescale stopped a peer, as the mean over the peers present before and after it.
 

@@ -62,8 +62,6 @@ class Applications:
             yield
         self._refuse_writes(data)
 
-    # ---- applications ----------------------------------------------------------------------------------------------
-
     def _averaging(self, optimizer: Any, apply: Callable[..., None]) -> Callable[..., None]:
         """Returns a replacement for an optimizer's ``apply``; the replacement averages the gradients first."""
 
@@ -125,8 +123,6 @@ class Applications:
             for found, target in self._targets
             if all(getattr(one, "graph", None) is self._graph for one in tf.nest.flatten(target))
         ]
-
-    # ---- writes without an optimizer -------------------------------------------------------------------------------
 
     def _refuse_writes(self, data: Sequence[Any]) -> None:
         """Raises ``UsageError`` if a weight is assigned a value computed only from this peer's samples."""

@@ -131,9 +131,6 @@ _MAKE: dict[str, Callable[[Any], Any]] = {
 _KINDS = (*_ARRAYS, *_MAKE)  # a kind is written as its index here
 
 
-# ---- attributes ------------------------------------------------------------------------------------------------------
-
-
 def plain_attributes(holder: Any, *, without: Collection[str]) -> dict[str, Any]:
     """The plain attributes of an object, by name."""
     values = {name: _contents(value) for name, value in vars(holder).items() if name not in without}

@@ -74,9 +74,6 @@ def _given(plan: CompiledPolicies, arrays: Mapping[str, Any]) -> Iterator[FiredR
         yield from without_held(fired_rules(plan, playing.step(local, agreed), step=agreed["step"]))
 
 
-# ---- sources as arrays, by step and by peer --------------------------------------------------------------------------
-
-
 def _steps_of(arrays: Mapping[str, Any], declared: Collection[str] = ()) -> Iterator[ArrayStep]:
     """Yields the sources of each step: the local ones by rank, and the agreed ones, which are equal on all peers.
 

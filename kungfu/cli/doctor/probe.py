@@ -81,9 +81,6 @@ def _end(code: int, stderr: str) -> str:
     return f"ended the process with exit code {code}" + (f": {tail}" if tail else "")
 
 
-# ---- in the process ------------------------------------------------------------------------------------------------
-
-
 def _tensorflow() -> dict[str, Any]:
     import tensorflow as tf
 

@@ -80,9 +80,6 @@ def _title(run: RecordedRun, folder: Path) -> str:
     return f"{folder.name}: {counted(run.steps[-1], 'step')}, {changes(job)}{stood_still(job)}"
 
 
-# ---- the data of the picture ----------------------------------------------------------------------------------------
-
-
 def print_drawn_data(folder: Path, *, signals: Sequence[str] | None) -> int:
     """Prints the data of the picture of a run as JSON; the arguments and the errors are those of `draw_command`."""
     run = read_run(folder)

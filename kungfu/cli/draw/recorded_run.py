@@ -98,9 +98,6 @@ def _is_signal(name: str, value: object) -> bool:
     return name == "learning_rate" or as_float(value) is not None
 
 
-# ---- the drawn signals -----------------------------------------------------------------------------------------------
-
-
 def changing_signals(run: RecordedRun) -> tuple[str, ...]:
     """The signals with more than one value in the run; inputs of decisions come first."""
     seen = {name for event in of_topics(run.events, "decision", "setting") for name in event.saw}

@@ -99,9 +99,6 @@ class SideProcess:
             self._report(f"{self._name}: {self._subject} ends here ({why}); training continues")
 
 
-# ---- inside the process ----------------------------------------------------------------------------------------------
-
-
 def begin_beside() -> None:
     """Lowers the priority of this process, and ignores signals; the process ends when its standard input closes.
 

@@ -62,9 +62,6 @@ class SummaryMaker:
             yield _event(at, step, [_text_value(f"events/{_TEXTS.get(event.topic, 'job')}", text)])
 
 
-# ---- texts -----------------------------------------------------------------------------------------------------------
-
-
 def _text(event: LoggedEvent) -> str:
     """The text of an event in the words of ``kungfu why``; empty for an event that ``kungfu why`` omits."""
     if event.topic in ("rescale", "recovery"):
@@ -90,9 +87,6 @@ def _utf8(name: str) -> str:
 
 def _event(at: float, step: int, values: Iterable[Summary.Value]) -> Event:
     return Event(wall_time=at, step=step, summary=Summary(value=values))
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 class EventFile:

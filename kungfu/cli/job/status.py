@@ -126,9 +126,6 @@ def _table(status: JobStatus) -> Table:
     return table
 
 
-# ---- the end of a job ------------------------------------------------------------------------------------------------
-
-
 def summary_of(job: Job, file: JobFile) -> JobSummary:
     """The summary of a job that is over, from its record and its job file."""
     checkpoint = job.checkpoint.path if job.checkpoint else ""

@@ -55,8 +55,6 @@ class PageApp:
         """Answers one HTTP request."""
         await self._app(scope, receive, send)
 
-    # ---- the updates and the logs ------------------------------------------------------------------------------------
-
     async def _whole(self, request: Request) -> Response:
         """The whole state as one JSON object, for programs; waits until the record has been read once."""
         while True:
@@ -87,8 +85,6 @@ class PageApp:
             self._waking = WakeUp()
             self._log.on_update(self._waking.from_thread)
         return self._waking
-
-    # ---- requests to the job -----------------------------------------------------------------------------------------
 
     async def _answered(self, request: Request, answer: Answerer) -> Response:
         """The answer of the job to a request, after the checks of the site, the secret and the body."""

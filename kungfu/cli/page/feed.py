@@ -99,8 +99,6 @@ class PageFeed:
         if changes:
             self.log.publish(as_text(changes))
 
-    # ---- beside the record -------------------------------------------------------------------------------------------
-
     def _state(self) -> dict[str, Any]:
         """The job's state from the job file and from the answer to a status request, with remarks for the page."""
         remarks: list[str] = []

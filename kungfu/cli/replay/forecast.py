@@ -82,9 +82,6 @@ def _unfinished(run: SimulatedRun, job: RecordedJob, *, most_steps: int) -> str:
     return f"the model was run for {most_steps:,} steps and no further, {done}: the job would take and cost more"
 
 
-# ---- as JSON ---------------------------------------------------------------------------------------------------------
-
-
 def forecast_as_json(estimate: Forecast) -> dict[str, Any]:
     """An object with the recorded job, the estimated job, and the guesses."""
     job, run = estimate.job, estimate.run
@@ -110,9 +107,6 @@ def forecast_as_json(estimate: Forecast) -> dict[str, Any]:
 def _totals(seconds: float, peer_seconds: float, samples: int, sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
     listed = [{"step": step, "size": size} for step, size in sizes]
     return {"seconds": seconds, "peer_seconds": peer_seconds, "samples": samples, "sizes": listed}
-
-
-# ---- as text ---------------------------------------------------------------------------------------------------------
 
 
 def forecast_as_text(estimate: Forecast) -> Iterator[Text | Table]:

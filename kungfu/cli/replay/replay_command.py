@@ -104,9 +104,6 @@ def _events(folder: Path) -> Sequence[LoggedEvent]:
     return read_events(record).events if (record / "events.jsonl").exists() else ()
 
 
-# ---- as JSON -------------------------------------------------------------------------------------------------------
-
-
 def _as_json(result: _Replay) -> dict[str, Any]:
     steps = [one.step for one in result.trace.steps]
     return {
@@ -131,9 +128,6 @@ def _decision(one: FiredRule) -> dict[str, Any]:
         "ranks": list(one.ranks),
         "saw": as_json(one.inputs),
     }
-
-
-# ---- as text -------------------------------------------------------------------------------------------------------
 
 
 def _print(result: _Replay, console: Console) -> None:

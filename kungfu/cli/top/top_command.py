@@ -124,8 +124,6 @@ def _ends_within(handle: int, seconds: float) -> bool:
     return False
 
 
-# ---- as text ---------------------------------------------------------------------------------------------------------
-
 _COLUMNS = ("job", "peers", "step", "samples/s", "loss", "epoch", "left", "cpu", "memory", "state")
 
 

@@ -110,8 +110,6 @@ class IndexedBatches:
         place = self._place_of(at)
         return self._first_sample(place), self._from(place)
 
-    # ---- places: positions of batches in the reading, from 0 ---------------------------------------------------------
-
     def _place_of(self, sample: int) -> int:
         passes, within = divmod(sample, self._pass_samples)
         return passes * self._number + within // self.batch_size
@@ -133,8 +131,6 @@ class IndexedBatches:
         end = (epoch + 1) * self.epoch_samples
         place = self._place_of(end)
         return place + (self._first_sample(place) < end)
-
-    # ---- reading ---------------------------------------------------------------------------------------------------
 
     def _from(self, place: int) -> Iterator[Any]:
         while True:

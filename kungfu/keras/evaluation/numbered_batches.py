@@ -69,9 +69,6 @@ def _is_run(numbers: Sequence[int]) -> bool:
     return numbers[-1] - numbers[0] == len(numbers) - 1
 
 
-# ---- arrays ----------------------------------------------------------------------------------------------------------
-
-
 def _of_arrays(data: Mapping[str, Any], batch_size: int, steps: int | None) -> NumberedBatches:
     samples = len(tf.nest.flatten(data)[0])
 
@@ -98,9 +95,6 @@ def _checksum(data: Any, *, batch_size: int = 0) -> int:
     leaves = tf.nest.flatten(data)
     looks = np.array(str([batch_size, *(tuple(one.shape) for one in leaves)]))
     return checksum([looks, *(np.asarray(_rows(one, spread_rows(one.shape))) for one in leaves)])
-
-
-# ---- existing batches ------------------------------------------------------------------------------------------------
 
 
 def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches:

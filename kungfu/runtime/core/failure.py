@@ -67,8 +67,6 @@ def described(exit: Exit) -> str:
     return f"its program raised {exit.error}{where} {after}"
 
 
-# ---- the root cause --------------------------------------------------------------------------------------------------
-
 # The exit code of a host that stops because the others may continue without it.
 NO_QUORUM_CODE = 4
 # Documented in the README and by `kungfu-run --help`.

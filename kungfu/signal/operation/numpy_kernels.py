@@ -35,9 +35,6 @@ def whole(x: Any) -> Any:
     return np.clip(np.trunc(finite), -_LARGEST_WHOLE, _LARGEST_WHOLE).astype(np.int64)
 
 
-# ---- vectors -------------------------------------------------------------------------------------------------------
-
-
 def take(vector: Any, index: Any) -> Any:
     """The entries at these indices (negative: from the end); NaN, 0 or False for an index out of range."""
     count = len(vector)
@@ -96,9 +93,6 @@ def of_present(reduction: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return np.float32(reduction(present)) if len(present) else np.float32(np.nan)
 
     return reduced
-
-
-# ---- the gradients -------------------------------------------------------------------------------------------------
 
 
 def norm_squared(leaves: Sequence[Any]) -> np.float32:

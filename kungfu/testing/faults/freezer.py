@@ -76,9 +76,6 @@ class Freezer:
             return False
 
 
-# ---- the separate process --------------------------------------------------------------------------------------------
-
-
 @dataclass
 class _Held:
     """A process, frozen or slowed until a time; ``started`` distinguishes it from a later process with the same id."""

@@ -37,8 +37,6 @@ from kungfu.training.loop import barrier
 from kungfu.training.loop.between_steps import forget_message_time, left_pending
 from kungfu.training.run import AFTER_STEP, Run
 
-# ---- noticing a loss -----------------------------------------------------------------------------------------------
-
 
 def lasting_failure(run: Run) -> PeerFailure | None:
     """Before a step: the loss of a peer that the job has given up, although the peer's messages may still arrive.
@@ -54,9 +52,6 @@ def keep(run: Run, error: BaseException) -> None:
     """Inside the graph: stores the failure of a barrier, and stops the steps of a loop in the graph."""
     run.standing.barrier_failure = error
     write_variable(run.graph_state.posts.halted, True)
-
-
-# ---- acting on it ----------------------------------------------------------------------------------------------------
 
 
 def recover(run: Run, error: BaseException, *, where: str = "") -> None:
