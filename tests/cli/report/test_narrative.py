@@ -245,7 +245,7 @@ def test_a_record_without_an_end_or_a_training_says_so() -> None:
 
 # ---- the present of a job --------------------------------------------------------------------------------------------
 
-LOSS = {"event": "recovered", "step": 47, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8}
+RECOVERED = {"event": "recovered", "step": 47, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8}
 CAME = {"event": "rescale", "step": 1319, "from": 1, "to": 2, "joined": [2], "stop_s": 0.04}
 SAW = "(noise scale 50.7, local batch size 16)"
 
@@ -265,7 +265,7 @@ SAW = "(noise scale 50.7, local batch size 16)"
             "step 9, swap: peer 1 replaced, under way",
         ),
         ([made(event="regrouping")], ""),
-        ([made(**LOSS)], "step 47, after the loss of 1 peer: 3 -> 2 peers, stood still for 11.8 s"),
+        ([made(**RECOVERED)], "step 47, after the loss of 1 peer: 3 -> 2 peers, stood still for 11.8 s"),
         ([made(**CAME)], "step 1,319, in place of lost peers: 1 -> 2 peers, stood still for 40 ms"),
     ],
 )
