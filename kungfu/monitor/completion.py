@@ -19,7 +19,6 @@ def remaining_samples(training: TrainingSignals, *, samples: int | None = None) 
     Gives a float32 scalar in samples, equal on all peers.
 
     Args:
-        training: The signals of a step.
         samples: The samples of the whole job; by default those of ``training.batches(epochs=...)``.
 
     Raises:
@@ -44,7 +43,6 @@ def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, 
     Gives a float32 scalar in seconds, equal on all peers.
 
     Args:
-        training: The signals of a step.
         samples: As in `remaining_samples`.
         decay: As in `throughput`.
 
@@ -72,7 +70,6 @@ def cost_so_far(training: TrainingSignals, *, price_per_hour: float) -> Signal:
     in the unit of the price, equal on all peers.
 
     Args:
-        training: The signals of a step.
         price_per_hour: Price of one peer, at least 0.
 
     Raises:

@@ -46,7 +46,6 @@ def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01, ever
     in samples, equal on all peers.
 
     Args:
-        training: The signals of a step.
         decay: Weight of the newest step in the averages, in (0, 1].
         every: Steps between two measurements, at least 1. The averages reach back equally far for any `every`: the
             newest value weighs ``1 - (1 - decay)**every``. Steps without a measurement cost nothing.
@@ -92,7 +91,6 @@ def noise_scale_estimate(training: TrainingSignals, *, decay: float = 0.005, eve
     averages reach back ``1 / decay`` steps, but not beyond a change.
 
     Args:
-        training: The signals of a step.
         decay: Weight of the newest step in the averages, in (0, 1).
         every: Steps between two measurements, at least 1; see `gradient_noise_scale`.
 

@@ -19,7 +19,6 @@ def stragglers(training: TrainingSignals, *, alpha: float = 0.1, threshold: floa
     order, equal on all peers.
 
     Args:
-        training: The signals of a step.
         alpha: Weight of the newest step in the averages, in (0, 1].
         threshold: Fraction of the median speed, in [0, 1].
 
@@ -52,7 +51,6 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
     not change, and the median uses their last speeds in this view without a joiner. All other averages continue.
 
     Args:
-        training: The signals of a step.
         alpha: Weight of the newest step, in (0, 1]; with 0.1 a peer at half speed falls below 0.8 in its fifth step.
 
     Raises:
@@ -93,7 +91,6 @@ def slowest_in_a_row(training: TrainingSignals, *, threshold: float = 1.0) -> Si
     each other's count.
 
     Args:
-        training: The signals of a step.
         threshold: Fraction of the median speed, in [0, 1]; with 1 the slowest peer counts, however small its lag.
 
     Raises:

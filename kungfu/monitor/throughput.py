@@ -18,7 +18,6 @@ def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:
     other peers, so these steps are typical of neither size. Gives a float32 scalar in samples / s, equal on all peers.
 
     Args:
-        training: The signals of a step.
         decay: Weight of the newest step in the average, in (0, 1].
 
     Raises:

@@ -63,7 +63,6 @@ def throughput_by_size(
     are ignored.
 
     Args:
-        training: The signals of a step.
         largest: The largest size that has an entry, peers.
         margin: Fraction of the mean throughput, above 0.
         forget_after: Steps after the last sample of a size until its entry expires.
@@ -110,7 +109,6 @@ def scaling_efficiency(training: TrainingSignals, largest: int, *, unit: int = 1
     Gives a float32 scalar, equal on all peers.
 
     Args:
-        training: The signals of a step.
         largest: The largest size that is measured, peers.
         unit: Peers between the two sizes, at least 1.
 

@@ -20,7 +20,6 @@ def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Sign
     on all peers.
 
     Args:
-        training: The signals of a step.
         decay: Weight of the newest step in the average, in (0, 1].
 
     Raises:
