@@ -235,7 +235,7 @@ class Agent:
             except KungfuError as error:
                 code = 3 if isinstance(error, DeadlineExceeded) else 2
                 # The record of a job that this host was in before does not end here.
-                is_new = not name_in(self._journal.folder)
+                is_new = not former_job(self._journal.folder).names
                 return self._failed(str(error), code) if is_new else Ending(code, Failure(-1, str(error), code))
             # A signal came during the request for admission.
             if interrupts:
