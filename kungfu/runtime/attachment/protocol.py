@@ -137,7 +137,8 @@ class Attachment(Protocol):
         return
 
     def look_again(self) -> None:
-        """Host, any thread: the result of ``abandoned`` may have changed; called so that a message ends early."""
+        """Host, any thread: tells an open attachment that ``abandoned`` may return a failure by now, so that a message
+        that waits for a lost peer ends soon."""
         return
 
     def late(self) -> LateRanks | None:

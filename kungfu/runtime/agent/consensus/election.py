@@ -100,7 +100,7 @@ def elect(
     agreement = agreement or MajorityAgreement(consensus, settings)
     hosts, began = dict(consensus.hosts), time.monotonic()
     quorate_at = began
-    # A listed host that is no member was lost before: its answer could only end a member that was removed.
+    # A listed host that is no member was lost before, and has no vote; one that has just joined answers soon.
     silent: AbstractSet[int | None] = {consensus.lost_leader, *(hosts.keys() - consensus.log.members)}
     while consensus.leader is None and not is_over():
         log, now = consensus.log, time.monotonic()

@@ -7,9 +7,9 @@ report are late. After part of the deadline, the late ranks are noted. When the 
 stopped; then all other engines stop too, and the wait ends with an error.
 
 A machine that is frozen, cut off or without power closes no connection, and an engine waits for it until the deadline.
-The agents notice earlier that the machine is lost, and tell this peer, which wakes the thread: a message that has not
-failed by itself `_GRACE_S` later ends.
-The store could be on that machine, so a second thread calls the store, and the first never waits for an answer.
+The agents notice earlier that the machine is lost, and tell this peer, which wakes the thread. It ends a message that
+has not failed by itself after `_GRACE_S`. The store could be on that machine, so a second thread calls the store, and
+the first never waits for an answer.
 """
 
 from __future__ import annotations
