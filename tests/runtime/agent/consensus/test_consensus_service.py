@@ -45,9 +45,7 @@ def test_an_agent_that_learns_of_the_lost_leader_by_a_vote_request_acts_once() -
 
 
 @pytest.mark.parametrize(("is_earlier", "hears"), [(0.01, False), (-0.01, True)])
-def test_of_two_that_missed_the_same_messages_the_later_one_loses_the_leader_with_the_earlier_one(
-    is_earlier: float, hears: bool
-) -> None:
+def test_a_leader_is_lost_together_with_one_that_missed_the_same_messages(is_earlier: float, hears: bool) -> None:
     now = [0.0]
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection, and says nothing
         leader = Host("127.0.0.1", 1, silent.getsockname()[1])

@@ -69,7 +69,7 @@ def test_a_wait_ends_once_the_job_has_given_up_a_peer_of_the_view(monkeypatch: p
         assert not other.is_set(), "a peer between messages learns it before its next step"
 
 
-def test_a_detector_that_is_woken_by_a_loss_gives_the_message_a_moment_and_ends_it(
+def test_a_woken_detector_gives_the_message_a_moment_and_ends_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kungfu.runtime.attachment.horovod.stall_detector._MOST_BETWEEN_LOOKS_S", 600.0)
