@@ -175,3 +175,28 @@ def test_training_and_what_all_hold_go_on_while_the_etcd_is_cut_off_and_a_lost_h
         ended, *_ = run.ends(0, 0, -signal.SIGKILL)
     assert ended.all_of("head") == [], "host 0 led all the time"
     assert ended.sizes[:3] == [3, 2, 3]
+
+
+@SOAK
+@needs_etcd
+def test_a_leader_without_peers_that_reaches_the_etcd_alone_leaves_the_job_to_the_hosts_with_peers(
+    tmp_path: Path,
+) -> None:
+    with ExitStack() as stack:
+        net = stack.enter_context(networked(4))
+        etcd = stack.enter_context(etcd_server(tmp_path, within=net.hosts[3]))
+        line = [*HOROVOD, "--store", f"etcd://{etcd.address}", "--job", "digits", "--min-hosts", 3]
+        run = stack.enter_context(training(tmp_path, *line, slots=(1,), size=2, listed=False, within=net))
+        leader = run.hosts[0]
+        leader.event("host", host=0)
+        others = [run.hosts.join(2, 1), run.hosts.join(3, 1)]
+        leader.steps(10)
+        leader.signal(signal.SIGTERM, peer=0)
+        assert leader.event("rescale", to=2)["left"] == [], "peer 0 had left before"
+        net.part([0], [1, 2])
+        leader.end(code=NO_QUORUM_CODE)
+        first = {event["host"] for event in (others[0].event("head"), others[1].event("head"))}
+        _, ended, _ = run.ends(NO_QUORUM_CODE, 0, 0, tells=1)
+    assert first <= {1, 2}
+    assert ended.sizes[-1] == 2
+    assert [event["host"] for event in ended.all_of("host lost")] == [0]

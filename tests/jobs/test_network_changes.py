@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -32,7 +32,6 @@ NETWORK = os.environ.get("KUNGFU_SOAK_NETWORK", "")
 SLOTS = (1, 2, 2, 1)  # of each machine; the first three found the job, and the last one joins it
 FOUNDERS, JOINER, STORE = 3, 3, 4  # the numbers of machines
 FORGET_S = 20
-Return = Literal["at once", "forgotten", "never"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,10 @@ class Change:
     Args:
         size: The size of the job after it.
         faults: The faults, as a schedule.
-        lost: The number of the host that the faults cost the job, if any.
-        code: The exit code of its kungfu-run.
-        returns: The moment at which the machine of the lost host enters the job again.
-        by_joining: True if that machine then joins the job, instead of its first line.
+        lost: The numbers of the hosts that the faults cost the job.
+        code: The exit code of their kungfu-runs.
+        forgotten: True if their machines come back once the job has forgotten these hosts, instead of at once.
+        by_joining: True if these machines then join the job, instead of their first line.
         joins: True if the fourth machine joins the job meanwhile.
         store: The machines from which the etcd is cut off meanwhile; the etcd's own for a freeze.
         store_s: The seconds after which the etcd answers again.
@@ -53,9 +52,9 @@ class Change:
 
     size: int
     faults: str = ""
-    lost: int | None = None
+    lost: tuple[int, ...] = ()
     code: int = 0
-    returns: Return = "at once"
+    forgotten: bool = False
     by_joining: bool = False
     joins: bool = False
     store: tuple[int, ...] = ()
@@ -65,8 +64,7 @@ class Change:
         joins = "a host joins; " if self.joins else ""
         how = "frozen" if self.store == (STORE,) else f"cut off from machines {self.store}"
         store = f"the etcd is {how} for {self.store_s:g} s; " if self.store else ""
-        by = ", by joining" if self.by_joining else ""
-        back = "" if self.lost is None else f"; host {self.lost} comes back: {self.returns}{by}"
+        back = "; back once forgotten" * self.forgotten + ", by joining" * self.by_joining
         return f"{joins}{store}{self.faults}{back}"
 
 
@@ -111,6 +109,10 @@ class Machines:
         """True if a host on this machine is in the job."""
         return machine in {self.machines[number] for number in self.jobs}
 
+    def slots_without(self, lost: tuple[int, ...]) -> int:
+        """The slots of the other hosts of the job, in which the lost peers are replaced."""
+        return sum(SLOTS[self.machines[host]] for host in self.jobs if host not in lost)
+
     def look(self) -> JobState:
         """The job according to the oldest record."""
         return next(iter(self.watches.values())).look()
@@ -125,8 +127,7 @@ class Machines:
         self.size = change.size
         if joiner is not None:
             self.enter(JOINER, joiner)
-        if change.lost is not None:
-            self._lose(change, change.lost)
+        self._lose(change)
         present = {*self.jobs}
 
         def all_in() -> bool:
@@ -134,15 +135,18 @@ class Machines:
 
         awaited(all_in, what=lambda: f"hosts {present}: {self.look().hosts_present}", deadline_s=60.0)
 
-    def _lose(self, change: Change, host: int) -> None:
-        lost, machine = self.jobs.pop(host), self.machines[host]
-        del self.watches[host]
-        self.codes[self.run.hosts.jobs.index(lost)] = change.code
-        lost.end(code=change.code)
-        if change.returns == "forgotten":
+    def _lose(self, change: Change) -> None:
+        """Waits for the ends of the lost hosts; then the machines come back, apart from the one that no list names."""
+        lost = {host: self.jobs.pop(host) for host in change.lost}
+        for host, job in lost.items():
+            del self.watches[host]
+            self.codes[self.run.hosts.jobs.index(job)] = change.code
+            job.end(code=change.code)
+        for host in lost if change.forgotten else ():
             next(iter(self.jobs.values())).event("host left", host=host)
-        if change.returns != "never":
-            self.enter(machine, self.join(machine) if change.by_joining else self.run.hosts.back(machine))
+        for machine in (self.machines[host] for host in lost):
+            if machine != JOINER:
+                self.enter(machine, self.join(machine) if change.by_joining else self.run.hosts.back(machine))
 
     @contextmanager
     def _store_disturbed(self, change: Change) -> Iterator[None]:
@@ -181,7 +185,7 @@ def test_a_job_on_a_network_under_changes_by_chance(tmp_path: Path, with_etcd: b
     changes, seed = (int(word) for word in NETWORK.split(","))
     draw = random.Random(seed)
     options: list[object] = ["--attachment", "horovod", "--failures", 1000, "--forget-host", FORGET_S]
-    given: dict[str, Any] = {"slots": SLOTS[:FOUNDERS], "listed": not with_etcd, "epochs": 16 * changes}
+    given: dict[str, Any] = {"slots": SLOTS[:FOUNDERS], "listed": not with_etcd, "epochs": 10 * changes}
     with ExitStack() as stack:
         net, etcd = stack.enter_context(networked(STORE + 1)), None
         if with_etcd:
@@ -218,7 +222,7 @@ def random_change(draw: random.Random, machines: Machines) -> Change:
         return Change(size, f"{soon(draw)} cut host {host}; now after {1 + hundredths(draw, 100):g} s mend host {host}")
     if kind == "joiner" and has_joined:
         joiner = next(host for host in machines.jobs if machines.machines[host] == JOINER)
-        return random_loss(draw, machines, among=[joiner], returns="never")
+        return random_loss(draw, machines, among=[joiner])
     if kind == "joiner":
         other = random_loss(draw, machines) if draw.random() < 0.5 else Change(size)
         return replace(other, joins=True)
@@ -234,7 +238,7 @@ def random_change(draw: random.Random, machines: Machines) -> Change:
             other = random_change_of_peers(draw, inner, size=size)
         return replace(other, store=cut, store_s=0.5 + hundredths(draw, 850))
     if kind in ("loss", "forgotten"):
-        return random_loss(draw, machines, returns="forgotten" if kind == "forgotten" else "at once")
+        return random_loss(draw, machines, forgotten=kind == "forgotten")
     return random_change_of_peers(draw, kind, size=size)
 
 
@@ -252,29 +256,37 @@ def random_loss(
     *,
     among: list[int] | None = None,
     verbs: tuple[str, ...] = tuple(LOSSES),
-    returns: Return = "at once",
+    forgotten: bool = False,
 ) -> Change:
-    """The loss of a host, of the one that leads more often than of others, or of a peer if no host can be lost."""
+    """The loss of a host, of the one that leads more often than of others, or of a peer if no host can be lost; with an
+    etcd also of two hosts at once."""
     job, size = machines.look(), machines.size
-    losable = [host for host in among or machines.jobs if is_losable(host, job, with_etcd=machines.etcd is not None)]
+    with_etcd = machines.etcd is not None
+    losable = [host for host in among or machines.jobs if is_losable((host,), job, with_etcd=with_etcd)]
     if not losable:
         return random_change_of_peers(draw, "peer", size=size)
     leader = [host for host in losable if job.is_led_by(host)]
-    host, verb = draw.choice([*losable, *leader, *leader]), draw.choice(verbs)
-    # The machine that no list names never waits for its return.
-    is_joiner = machines.machines[host] == JOINER
+    hosts: tuple[int, ...] = (draw.choice([*losable, *leader, *leader]),)
+    verb = draw.choice(verbs)
+    if with_etcd and verb in ("kill", "unplug") and draw.random() < 0.5:
+        pairs = [(*hosts, other) for other in machines.jobs if other not in hosts]
+        losable_pairs = [pair for pair in pairs if is_losable(pair, job, with_etcd=True)]
+        hosts = draw.choice([hosts, *(pair for pair in losable_pairs if machines.slots_without(pair) >= size)])
+    named = f"hosts {','.join(map(str, hosts))}"
     code, after = LOSSES[verb]
-    faults, lost = f"{soon(draw)} {verb} host {host}", f"at next host lost after {hundredths(draw, 50)} s"
+    faults, lost = f"{soon(draw)} {verb} {named}", f"at next host lost after {hundredths(draw, 50)} s"
     # The host wakes, or is reached again, while the job recovers from its loss or from another one meanwhile.
-    if verb != "notice" and size - len(job.peers_of(host)) > 1 and draw.random() < 0.3:
+    left = size - sum(len(job.peers_of(host)) for host in hosts)
+    if verb != "notice" and left > 1 and draw.random() < 0.3:
         faults, lost = f"{faults}; {lost} kill rank 0", "once settled"
-    faults = f"{faults}; {lost} {after} host {host}" if after else faults
-    by_joining = returns == "forgotten" and machines.etcd is None and draw.random() < 0.5
-    return Change(size, faults, host, code, "never" if is_joiner else returns, by_joining and not is_joiner)
+    faults = f"{faults}; {lost} {after} {named}" if after else faults
+    by_joining = forgotten and not with_etcd and draw.random() < 0.5
+    return Change(size, faults, hosts, code, forgotten, by_joining)
 
 
-def is_losable(host: int, job: JobState, *, with_etcd: bool) -> bool:
-    """True if the job survives the loss of a host: with an etcd, any other host that has the state is enough."""
+def is_losable(hosts: tuple[int, ...], job: JobState, *, with_etcd: bool) -> bool:
+    """True if the job survives the loss of hosts: with an etcd, any other host that has the state is enough."""
+    peers = [peer for host in hosts for peer in job.peers_of(host)]
     if with_etcd:
-        return not {*job.members} <= {*job.peers_of(host)}
-    return not why_it_would_end(SignalHosts("kill", (host,)), job, job.peers_of(host), living=job.members)
+        return not {*job.members} <= {*peers}
+    return not why_it_would_end(SignalHosts("kill", hosts), job, peers, living=job.members)

@@ -299,8 +299,10 @@ class StoreAgreement:
     # ---- a leader ----------------------------------------------------------------------------------------------------
 
     def is_quorum(self, clusters: Sequence[Cluster], hosts: frozenset[int]) -> bool:
-        """See ``Agreement``: any hosts are enough, once the others are struck from the set of holders."""
-        return not self._is_replaced
+        """See ``Agreement``: any hosts with a peer are enough, once the others are struck from the set of holders. A
+        leader that reaches no peer could only end the job, which the hosts that run the peers may continue."""
+        members, of = clusters[-1].members, clusters[-1].hosts.of
+        return not self._is_replaced and (not members or any(of.get(peer, 0) in hosts for peer in members))
 
     def claim(self, hosts: frozenset[int]) -> Claim:
         """See ``Agreement``: strikes and adds holders; asks the etcd only if the set must change.

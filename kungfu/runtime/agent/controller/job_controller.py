@@ -217,7 +217,7 @@ class JobController:
         others = sorted(self.cluster.hosts.known - hosts)
         names = ", ".join(self.names[number] for number in others)
         return self._stop(
-            f"lost {names}, without which this host has no majority of the peers of view {self.cluster.view.version}: "
+            f"lost {names}, without which this host has too few of the peers of view {self.cluster.view.version}: "
             "the others may continue without it, so it stops"
         )
 
