@@ -43,8 +43,9 @@ agents answer among themselves (``MajorityAgreement``), as described here; with 
 state.
 
 **Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines, by the addresses
-of hosts of a running job, or by the address of the leader in an etcd. Unless an etcd decides, the agent of host 0 of a
-list founds the job if no other host is in a job. All others ask the leader to admit them, as do hosts that return. The
+of hosts of a running job, or by the address of the leader in an etcd; with ``--restarts`` also by the hosts of their
+record, which may go on without those of the list. Unless an etcd decides, the agent of host 0 of a list founds the job
+if no other host is in a job. All others ask the leader to admit them, as do hosts that return. The
 leader gives a host that is not listed a number, and admits the host when it asks again with this number. A host that
 was declared lost, because its agent did not reply, is not a member until it is admitted again. If the leader is lost
 before that decision is committed, the host counts as a member, and the next leader admits it again. Messages name the

@@ -2,7 +2,8 @@
 
 All agents of a job are started with the same command line. The hosts that ``-H`` lists know each other, and
 ``Agreement`` decides which of them founds the job. A host that no list names is started with ``--join``, the addresses
-of any hosts of the job, instead of ``-H``; or it founds or finds the job by its name in a store.
+of any hosts of the job, instead of ``-H``; or it founds or finds the job by its name in a store. A host that holds a
+record of the job also asks the hosts of this record (`FormerJob`).
 
 An agent asks until the leader admits it; any other agent answers with the list of hosts, and the number of the leader.
 The leader first gives a host that is not listed a number (`host_list`). The agent asks again with this number, and
