@@ -71,6 +71,7 @@ def in_one_piece(ended: Ended, restarts: int, capsys: pytest.CaptureFixture[str]
     assert told.count("not in metrics.jsonl") == told.count("not in metrics.jsonl: "), "it says why"
     trace = read_trace(ended.folder)
     assert [one.step for one in trace.steps] == sorted({one.step for one in trace.steps})
+    assert trace.plan is not None
     assert replay(trace.plan, trace, whose="the run's").differences == ()
     return found
 
