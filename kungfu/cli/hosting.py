@@ -49,12 +49,13 @@ class Hosting:
         secret: The secret in hexadecimal, the same on all hosts.
         join: The addresses of hosts of the job that this host joins; empty if this host is in the job's list.
         min_hosts: The number of hosts with which the job begins; 0 for all ``hosts``.
+        store: The etcd that decides who leads, if there is one.
     """
 
     hosts: tuple[Host, ...]
     index: int
-    job: str  # the name of the job, if this host creates the job
-    secret: str  # in hexadecimal, the same on all hosts
+    job: str
+    secret: str
     join: tuple[str, ...] = ()
     min_hosts: int = 0
     store: StoreAddress | None = None

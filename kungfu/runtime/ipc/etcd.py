@@ -138,4 +138,7 @@ class Etcd:
                 raise StoreError(f"{name} has not answered for {self._deadline_s:g} s") from error
             if code is grpc.StatusCode.UNAVAILABLE and rpc.is_refused(self.address):
                 raise StoreError(f"{name} does not run: its port refuses connections") from error
-            raise StoreError(f"{name}: {error.details() or code.name}{_ADVICE.get(code, '')}") from error
+            said = error.details() or code.name
+            # An etcd without a majority of its members says so itself.
+            advice = "" if "etcdserver: no leader" in said else _ADVICE.get(code, "")
+            raise StoreError(f"{name}: {said}{advice}") from error

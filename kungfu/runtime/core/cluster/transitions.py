@@ -269,9 +269,9 @@ def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transiti
     """Handles the loss of a host: all processes of the host count as ended."""
     there = placement.peers_on(cluster, host)
     cluster = placement.close_host(cluster, host, leaving=False)
-    if cluster.view is None:
-        # The first view cannot be formed without the host's peers, if it has any.
-        return cluster, [events.Fail(-1, how, is_loss=True)] if there else []
+    if cluster.view is None and there:
+        # The first view cannot be formed without the host's peers.
+        return cluster, [events.Fail(-1, how, is_loss=True)]
     cluster = replace(cluster, processes=replace(cluster.processes, alive=cluster.alive - {*there}))
     commands: list[events.Command] = []
     for peer in there:

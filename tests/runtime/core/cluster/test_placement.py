@@ -248,6 +248,8 @@ def test_the_peers_of_a_lost_host_are_lost_together_and_replaced_where_there_is_
 def test_before_the_first_view_a_lost_host_ends_the_job() -> None:
     cluster, _ = start_job(2, limits=JOB_LIMITS, now=0.0, hosts=Hosts({0: 1, 1: 1}))
     assert after(cluster, HostLost(1, "gone"))[1] == [Fail(-1, "gone", is_loss=True)]
+    without, commands = after(cluster, HostJoined(2, 1), HostLost(2, "gone"))
+    assert (without.hosts.slots, commands) == ({0: 1, 1: 1}, []), "no peer of the first view was to come from it"
 
 
 def test_before_the_first_view_a_host_without_peers_may_go() -> None:
