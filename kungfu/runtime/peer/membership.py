@@ -143,8 +143,9 @@ class JobMembership(Membership):
         self._not_on_their_way([peer])
         identity = Identity(description.digest, machine)
         phase, memory_bytes = self.data_position.local.phase, psutil.Process().memory_full_info().uss
-        client.report(PeerProgressed(client.peer, True, identity, phase, memory_bytes))
+        # Not after the report: what the agent then has this peer prepare for its first view would be closed again.
         self._protocol.attachment.close()
+        client.report(PeerProgressed(client.peer, True, identity, phase, memory_bytes))
 
         def make_terms(view: View, admission: pb.Admission) -> MakeTerms | None:
             # Otherwise the terms come with the admission.
