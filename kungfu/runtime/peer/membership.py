@@ -143,7 +143,7 @@ class JobMembership(Membership):
         self._not_on_their_way([peer])
         identity = Identity(description.digest, machine)
         phase, memory_bytes = self.data_position.local.phase, psutil.Process().memory_full_info().uss
-        # Not after the report: what the agent then has this peer prepare for its first view would be closed again.
+        # Closed before the report: the agent may prepare the attachment of a view before the report has returned.
         self._protocol.attachment.close()
         client.report(PeerProgressed(client.peer, True, identity, phase, memory_bytes))
 

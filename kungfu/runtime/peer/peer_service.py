@@ -138,7 +138,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._admission: pb.Admission | None = None
         self._newest = (0, 0)  # the version and the term of the last admission
         self._preparing = threading.Lock()
-        self._prepared: tuple[int, str] | None = None
+        self._prepared: tuple[pb.ViewInfo, str] | None = None
         self.description = Description()
         self._write_trace, self._tracing = write_trace, threading.Lock()
         self._on_failure = on_failure
@@ -203,8 +203,8 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.AttachmentAddress:  # noqa: N802 - gRPC's name
         with self._preparing:
             # A repetition, since the answer was lost or from another agent: peers may already use the first address.
-            if self._prepared is None or self._prepared[0] != request.version:
-                self._prepared = request.version, self._prepare_attachment(len(request.peers))
+            if self._prepared is None or self._prepared[0] != request:
+                self._prepared = request, self._prepare_attachment(len(request.peers))
             return pb.AttachmentAddress(address=self._prepared[1])
 
     def DescribeProgram(self, request: pb.Empty, context: Any) -> pb.ProgramDescription:  # noqa: N802 - gRPC's name

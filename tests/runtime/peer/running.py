@@ -51,6 +51,7 @@ class Socket(Attachment):
     opened: list[dict[str, Any]] = field(default_factory=list)
     plugged: bool = False
     stopped: list[int] = field(default_factory=list)
+    prepared: list[str] = field(default_factory=list)  # and not closed since
     looks: int = 0  # times that it was told to look again for a failure
 
     def look_again(self) -> None:
@@ -60,7 +61,8 @@ class Socket(Attachment):
         return SilentRanks(self.opened[-1]["me"].view if self.opened else 0, tuple(self.stopped))
 
     def prepare(self, size: int) -> str:
-        return f"store for {size}"
+        self.prepared.append(f"store for {size}")
+        return self.prepared[-1]
 
     def open(self, me: Credentials, **to: Any) -> None:
         self.opened.append({"me": me, **to})
@@ -68,6 +70,7 @@ class Socket(Attachment):
 
     def close(self) -> None:
         self.plugged = False
+        self.prepared.clear()
 
 
 @dataclass

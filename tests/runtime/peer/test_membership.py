@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked, Resize, StopTraining
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.core.view import Peer
+from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.handshake import Credentials
@@ -25,7 +26,19 @@ from kungfu.runtime.state.buffers import Buffers
 from tests.jobs.harness import awaited
 from tests.runtime.expiring import expired_at
 from tests.runtime.peer.held import Held
-from tests.runtime.peer.running import SECRET, SHORT_S, TERMS, WITHIN_S, Job, Member, barrier, errors_of, job, tell
+from tests.runtime.peer.running import (
+    SECRET,
+    SHORT_S,
+    TERMS,
+    WITHIN_S,
+    Job,
+    Member,
+    admit,
+    barrier,
+    errors_of,
+    job,
+    tell,
+)
 
 # ---- joining --------------------------------------------------------------------------------------------------------
 
@@ -40,6 +53,25 @@ def test_the_first_view_takes_its_state_from_rank_0_and_is_told_to_the_agent() -
         assert [to["me"] for to in opened] == [Credentials(name, 1, rank, 3, secret) for rank in range(3)]
         assert {to["rendezvous"] for to in opened} == {"r"}
         assert opened[0]["addresses"] == [peer.address for peer in running.agent.in_force[0].peers]
+
+
+class Eager(queue.SimpleQueue[Peer]):
+    """An agent that prepares a peer's view before the peer has heard that it is known to be ready."""
+
+    def put(self, peer: Peer, *_: Any) -> None:
+        view = pb.ViewInfo(version=1, peers=[pb.PeerInfo(id=rank, address=peer.address) for rank in range(2)])
+        tell(peer, "PrepareAttachment", view)
+        super().put(peer)
+
+
+def test_what_is_prepared_for_a_view_as_soon_as_its_first_peer_is_ready_stays() -> None:
+    with job() as running:
+        running.agent.ready = Eager()
+        first = running.add(b"state")
+        joining, peer = running.begin(first)
+        admit(View(1, (peer,)))
+        joining.result(WITHIN_S)
+        assert first.socket.prepared == ["store for 2"]
 
 
 def test_a_peer_that_was_admitted_to_a_view_without_it_says_so() -> None:

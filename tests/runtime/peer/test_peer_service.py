@@ -79,11 +79,15 @@ def test_an_admission_of_an_old_head_that_comes_late_does_not_replace_the_new_on
 def test_all_who_ask_for_the_rendezvous_of_a_view_are_told_the_same() -> None:
     made = list[int]()
     peer = service(prepare_attachment=lambda size: made.append(size) or f"here:{len(made)}")
-    view = pb.ViewInfo(version=3, peers=[pb.PeerInfo(id=1), pb.PeerInfo(id=2)])
-    assert [peer.PrepareAttachment(view, None).address for _ in range(2)] == ["here:1"] * 2
-    view.version = 5
-    assert peer.PrepareAttachment(view, None).address == "here:2"
-    assert made == [2, 2]
+
+    def address(version: int, *peers: int) -> str:
+        view = pb.ViewInfo(version=version, peers=[pb.PeerInfo(id=one) for one in peers])
+        return peer.PrepareAttachment(view, None).address
+
+    assert [address(3, 1, 2) for _ in range(2)] == ["here:1"] * 2
+    assert address(5, 1, 2) == "here:2"
+    assert address(5, 1) == "here:3", "of an agent that has lost a peer more"
+    assert made == [2, 2, 1]
 
 
 def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
