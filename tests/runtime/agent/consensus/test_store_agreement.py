@@ -244,6 +244,17 @@ def test_a_leader_acts_only_after_a_lost_host_is_struck_from_the_set(tmp_path: P
 
 
 @needs_etcd
+def test_a_leader_that_reaches_no_peer_strikes_no_host_that_runs_one(server: EtcdServer) -> None:
+    """Host 1 goes on as long as it runs one of the peers; host 0, which leads, runs none."""
+    with begun(server, state(1, 2, hosts=3)) as job:
+        job.agents[2].stop()
+        assert job.acts_on(0, state(1, 2, hosts=3, version=2))
+        job.agents[1].stop()
+        assert not job.acts_on(0, state(1, 1, hosts=3, version=3))
+        assert holders(server, job) == [0, 1]
+
+
+@needs_etcd
 def test_what_all_holders_hold_is_acted_on_while_the_etcd_is_lost(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, begun(server, state(0, 1, hosts=2), count=2) as job:
         with server.frozen():
