@@ -185,8 +185,8 @@ def _address(word: str, port: int) -> Host:
     name, _, number = word.partition(":")
     if not name or ":" in number:
         raise UsageError(
-            f"--join {word}: is no HOST[:PORT]; write addresses or names of hosts, as in 10.0.0.1,10.0.0.2 (IPv6 "
-            "addresses are not supported)"
+            f"--join {word}: is no HOST[:PORT]; write addresses or names of hosts, as in 10.0.0.1,10.0.0.2 (no IPv6 "
+            "addresses)"
         )
     if number and not (number.isdecimal() and 1 <= int(number) <= _HIGHEST_PORT):
         raise UsageError(f"--join {word}: the port must be from 1 to {_HIGHEST_PORT}, as in 10.0.0.1:{_PORT}")

@@ -486,8 +486,8 @@ class Job(Struct, frozen=True):
         requests = {id: one for id, one in self.requests.items() if one.state != "accepted"}
         return replace(
             job._without_waiting(), restarted=event, ending=None, leader=None, hosts={}, view=None, view_steps={},
-            phase=0, finished=(), late_joiners=(), awaited=0, wanted=event.size, base=None, requests=requests,
-            limits=None, not_finite={}, speeds={}, steps=steps, progress=progress,
+            phase=0, finished=(), late_joiners=(), change=None, awaited=0, wanted=event.size, base=None,
+            requests=requests, limits=None, not_finite={}, speeds={}, steps=steps, progress=progress,
         )  # fmt: skip
 
     # ---- decisions ---------------------------------------------------------------------------------------------------

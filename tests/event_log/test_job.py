@@ -132,6 +132,7 @@ def test_a_job_that_was_started_again_has_its_history_and_none_of_its_processes(
         (0, 1), ("ended", "the job was started again")
     )
     assert ([*job.requests], job.waiting, job.tally.steps_again, job.trained_at) == (["s"], (), 20, 5.0)
+    assert job.change is None, "the decision before is not under way any more"
 
     job = job.after(made(event="started", job="b", size=2)).after(made(event="spawned", peer=2, pid=10))
     job = job.after(made(event="view", time=9.0, version=3, peers=[2])).after_step({"step": 81, "view": 3})

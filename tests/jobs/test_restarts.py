@@ -140,7 +140,7 @@ def test_a_job_on_two_hosts_goes_on_whatever_is_lost(tmp_path: Path, capsys: pyt
         after(leads, 0)
         leads.signal(signal.SIGKILL)
         leads.end(code=-signal.SIGKILL, deadline_s=60.0)
-        waits = "the job starts again in"
+        waits = "it asks the others for admission again in"
         there.seen(lambda: waits in there.console.read_text(), what=f"{waits!r}", deadline_s=60.0)
         run.hosts.jobs.append(leads := run.hosts.launch(0, "host-0"))
         first = leads.event("restarted")

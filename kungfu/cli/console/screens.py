@@ -274,7 +274,8 @@ class PlainScreen:
         every_s = _STATUS_BESIDE_FIT_S if beside_fit else _STATUS_EVERY_S
         if not job.newest or job.newest == written.newest or now - self._written_at < every_s:
             return []
-        decided = [f"last decision: {decision_words(job)}"] if job.change != written.change else []
+        is_news = job.change is not None and job.change != written.change
+        decided = [f"last decision: {decision_words(job)}"] if is_news else []
         waiting = waiting_words(job, now=self._now())
         words = (f"{name} {value}" for name, value in status_words(job))
         self._written_at, self._written = now, job

@@ -79,7 +79,9 @@ def run_job(job: JobSpec, *, journal: Journal, console: Console, listeners: Sequ
     while ending.restarts or (ending.code == NO_QUORUM_CODE and job.restarts):
         lost = ending.failure.text if ending.failure else ""
         pause_s = min(_LONGEST_PAUSE_S, 2.0 ** max(0, ending.restarts - 1))
-        console.line("kungfu-run", f"{lost}; the job starts again in {duration(pause_s)}")
+        # A host without a majority does not know if the others continue.
+        what = "the job starts again" if ending.restarts else "it asks the others for admission again"
+        console.line("kungfu-run", f"{lost}; {what} in {duration(pause_s)}")
         if (number := _signal_within(pause_s)) is not None:
             # A host without a majority ends alone: the others may continue, and its record must not end the job.
             if ending.restarts:
@@ -277,7 +279,7 @@ class Agent:
         return leader.begin()
 
     def _failed(self, why: str, code: int) -> Ending:
-        """Records a failure of the job before its start, and returns the ending."""
+        """Records a failure of the job before its start, or of this host's part alone, and returns the ending."""
         self._context.recorder.event(FailedEvent(peer=-1, error=why, code=code))
         return Ending(code, Failure(-1, why, code))
 
@@ -379,7 +381,7 @@ class Agent:
             return None if context.consensus.leader is not None else Ending(128 + signal.SIGINT)
         # The others may continue without this host.
         if isinstance(outcome, NoQuorum):
-            return Ending(NO_QUORUM_CODE, Failure(-1, outcome.why, NO_QUORUM_CODE))
+            return self._failed(outcome.why, NO_QUORUM_CODE)
         self._context = replace(context, clock=context.consensus.leader_clock())
         leader = self._role = Leader(self._context, elected=outcome)
         return leader.begin()

@@ -33,6 +33,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
 from tests.jobs.harness import awaited
 from tests.runtime.agent.consensus.agents import HASTY, SETTINGS, Agent, agents, follow, free_port, replicator_of, state
+from tests.runtime.agent.journal.test_journal import events_in
 from tests.runtime.agent.test_leader import Quiet, context_of
 
 
@@ -100,6 +101,7 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
     assert ending.code == NO_QUORUM_CODE
     assert ending.failure is not None
     assert "has ended or cannot be reached, before the first view" in ending.failure.text
+    assert [line["error"] for line in events_in(tmp_path) if line["event"] == "failed"] == [ending.failure.text]
 
 
 def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(tmp_path: Path) -> None:
