@@ -30,7 +30,7 @@ from kungfu.framework_internals import is_keras_model, layer_statistics, output_
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.callbacks import refuse_saves_within_epochs
 from kungfu.keras.custom_step import CustomStep, custom_job_step, custom_step_alone, explored
-from kungfu.keras.data.fit_data import arguments_alone, bound_arguments, fit_data, refuse_samples, symbolic_of
+from kungfu.keras.data.fit_data import arguments_alone, bound_arguments, fit_data, refuse_samples
 from kungfu.keras.evaluation.sharing import share_calls
 from kungfu.keras.fits import Evaluations
 from kungfu.keras.loop import FitRun
@@ -461,7 +461,10 @@ def _train_function(attached: Attached) -> Callable[[Any], Any]:
 
 
 def _step_alone(attached: Attached, batch: Any) -> Callable[[Any], Any]:
-    model, custom = attached.model, explored(attached.model, tf.nest.map_structure(symbolic_of, batch))
+    def symbolic(one: Any) -> Any:
+        return keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype.name)
+
+    model, custom = attached.model, explored(attached.model, tf.nest.map_structure(symbolic, batch))
     calls = _attach(attached, connect(), custom)
     training = attached.handle.prepare()
     atexit.register(calls.finish)  # further calls of fit continue the run

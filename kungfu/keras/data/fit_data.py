@@ -82,15 +82,14 @@ def fit_data(given: Mapping[str, Any], *, seed: int) -> tuple[BatchPlan, Any, tu
     else:
         given = _split(given)
         plan, batch = of_arrays(given, seed=seed)
-    symbolic, validation = tf.nest.map_structure(symbolic_of, batch), None
+    symbolic, validation = tf.nest.map_structure(_symbolic, batch), None
     if given["validation_data"] is not None:
         validation, compared = _compared(keras.utils.unpack_x_y_sample_weight(given["validation_data"]))
         plan = replace(plan, described={**plan.described, "validation": compared})
     return plan, symbolic, validation
 
 
-def symbolic_of(array: Any) -> Any:
-    """An array as ``keras.KerasTensor``, with an open first dimension."""
+def _symbolic(array: Any) -> Any:
     return keras.KerasTensor((None, *array.shape[1:]), dtype="string" if is_text(array) else array.dtype.name)
 
 
