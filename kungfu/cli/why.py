@@ -22,7 +22,7 @@ from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_json
 from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, RestartedEvent, SpanEvent, SpanPart, of_topics
 from kungfu.event_log.job import fold
-from kungfu.event_log.numbers import as_json
+from kungfu.event_log.numbers import as_json, as_whole
 from kungfu.event_log.values import duration, figure, finite_number
 from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
@@ -190,12 +190,14 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
 def _gaps(
     events: Sequence[LoggedEvent], metrics: Iterable[Row]
 ) -> Iterator[tuple[int, int, float | None, float | None]]:
-    """Yields the first and the last step of each gap, and the times of the measured steps before and after the gap."""
+    """Yields the first and the last step of each gap, and the times of the measured steps before and after the gap.
+
+    A run that averages models measures only the steps that end with an average."""
     newest, reported_at = None, None
     for step, row in rows_in_order(metrics):
-        at = finite_number(row.get("time"))
-        if newest is not None and step > newest + 1:
-            yield newest + 1, int(step) - 1, reported_at, at
+        at, before = finite_number(row.get("time")), int(step) - (as_whole(row.get("steps_since_average")) or 1)
+        if newest is not None and before > newest:
+            yield newest + 1, before, reported_at, at
         newest, reported_at = int(step), at
     # There are no measured steps.
     if newest is None:

@@ -60,6 +60,11 @@ def test_a_record_that_is_whole_has_no_gap() -> None:
     assert missing_steps(again, resumed) == missing_steps(again, []) == []
 
 
+def test_the_steps_between_two_averages_of_models_are_no_gap() -> None:
+    measured = [{"step": step, "steps_since_average": since} for step, since in ((4, 4), (8, 4), (9, 1), (16, 4))]
+    assert missing_steps([], measured) == ["steps 10 to 12 are not in metrics.jsonl"]
+
+
 def test_every_row_is_named_with_what_is_known_of_it_up_to_the_last_step() -> None:
     events = [made(event="recovered", step=5), made(event="finished", steps=12)]
     assert missing_steps(events, rows(4, 6, 7, 9, 10)) == [

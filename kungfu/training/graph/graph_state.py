@@ -356,9 +356,10 @@ class GraphState:
     times: StepTimes = field(default_factory=StepTimes)
 
     @classmethod
-    def of(cls, plan: CompiledPolicies) -> GraphState:
+    def of(cls, plan: CompiledPolicies, *, averages_models: bool = False) -> GraphState:
         """Creates fresh variables, including those for the plan's outcomes, published values and fed values."""
-        metrics = StepMetrics(make_step_record(plan), PublishedValues(plan), FedValues(plan))
+        record = make_step_record(plan, averages_models=averages_models)
+        metrics = StepMetrics(record, PublishedValues(plan), FedValues(plan))
         return cls(RuleOutcomes.of(plan), metrics)
 
     def handles(self) -> list[Any]:

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from kungfu.compiler import CompiledPolicies, Outcome
 from kungfu.compiler.compiled_policies import is_whole
+from kungfu.compiler.passes.synchronising import STEPS_SINCE_AVERAGE
 from kungfu.monitor import straggler_fractions
 from kungfu.native import handle_of, is_available, load
 from kungfu.signal import SCALAR, SOURCES
@@ -188,7 +189,7 @@ class StepRecord:
         Args:
             peers: The ids of the peers of the step's view, in rank order; empty if unknown.
         """
-        index, numbers = self._indices, self.row(packed)
+        index, numbers, since = self._indices, self.row(packed), STEPS_SINCE_AVERAGE.source
         samples, seconds = numbers[index["agreed", "total_samples"]], numbers[index["step", "seconds"]]
         return {
             "step": int(numbers[index["agreed", "step"]]),
@@ -199,6 +200,7 @@ class StepRecord:
             "loss": numbers[index["agreed", "mean_loss"]],
             "samples_per_s": samples / seconds if seconds > 0 else None,
             "learning_rate": numbers[index["agreed", "learning_rate"]],
+            **({since: int(numbers[index["agreed", since]])} if ("agreed", since) in index else {}),
             **{name: kind(numbers[at]) for name, at, kind in self._watched},
             **self._fractions_by_id(packed, peers),
         }
@@ -243,10 +245,10 @@ class StepRecord:
         return [(at, DERIVED_SOURCES[one.name]) for at, one in enumerate(self.columns) if _is_derived(one)]
 
 
-def make_step_record(plan: CompiledPolicies) -> StepRecord:
+def make_step_record(plan: CompiledPolicies, *, averages_models: bool = False) -> StepRecord:
     """The record of a plan's steps: the scalar sources, the reductions of the gradients, and the rules. A value that
     the program publishes or feeds is included only if a rule uses the value."""
-    columns = _columns(plan)
+    columns = _columns(plan, averages_models=averages_models)
     # With a fraction for each peer, the length depends on the size of the view.
     nothing = np.full(_INPUTS + sum(not _is_derived(one) for one in columns), np.nan)
     shape = nothing.shape if plan.straggler_fractions is None else [None]
@@ -259,10 +261,13 @@ def _is_derived(column: Column) -> bool:
     return column.group in ("local", "agreed") and column.name in DERIVED_SOURCES
 
 
-def _columns(plan: CompiledPolicies) -> tuple[Column, ...]:
+def _columns(plan: CompiledPolicies, *, averages_models: bool) -> tuple[Column, ...]:
+    # The steps between two averages have no record, which their number explains also if no rule reads it.
+    average = {STEPS_SINCE_AVERAGE.source: STEPS_SINCE_AVERAGE.kind} if averages_models else {}
+    kinds = average | {name: one for name, one in plan.source_kinds.items() if one.given_by != "step"}
     sources = [
         *((name, one) for name, one in SOURCES.items() if one.type.shape == SCALAR and name not in ONLY_AT_RESCALE),
-        *((name, one) for name, one in plan.source_kinds.items() if one.given_by != "step"),
+        *sorted(kinds.items()),
     ]
     return (
         *(Column("step", name, dtype) for name, dtype in _OF_THE_STEP.items()),

@@ -119,7 +119,7 @@ def attach_built(
     _check_best_signal(plan, connection.checkpoints.best_signal)
     with tf.device("/CPU:0"):  # for counters and scalars that the host reads
         program = fused(lower(plan))
-        graph_state = GraphState.of(plan)
+        graph_state = GraphState.of(plan, averages_models=isinstance(sync, AverageModels))
         graph_state.view.assign_limits(connection.limits)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
         factor, hyperparameters = make_factor(plan, optimizers), make_hyperparameters(plan, optimizers)

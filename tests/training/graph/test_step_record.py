@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kungfu import control, ops, policy
 from kungfu.compiler import Outcome, compile_policies
 from kungfu.policies import gns_batch, replace_stragglers
+from kungfu.policy_definition import Policy
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.sources import ONLY_AT_RESCALE
 from kungfu.training.graph import step_record
@@ -65,6 +66,17 @@ FOLLOWS = {
     "replacement_refused": 1, "replacing": 0, "mean_loss": 0.5, "total_samples": 8, "pending": 0, "barrier_due": 1,
     "change_due": 0, "target_size": 0,
 }  # fmt: skip
+
+
+def test_a_record_of_averages_has_the_steps_of_each_window_once_whether_a_rule_reads_them_or_not():
+    reading = Policy("reading", lambda training: control.every(4).rescale(2))
+    for policies in ([], [reading]):
+        plan = compile_policies(policies, sync=control.average_models(every=3))
+        names = [one.name for one in make_step_record(plan, averages_models=True).columns]
+        assert names.count("steps_since_average") == 1
+    record, sources = make_step_record(PLAN, averages_models=True), offered() | {"steps_since_average": tf.constant(3)}
+    record.write(third_step(), OF_THE_STEP, sources, outcome_of(PLAN, record))
+    assert record.metrics(record.packed.numpy().tolist())["steps_since_average"] == 3
 
 
 def test_a_row_holds_every_number_in_the_place_that_the_columns_say():

@@ -33,6 +33,7 @@ from kungfu.event_log.events import (
 from kungfu.event_log.numbers import as_float
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.journal.journal import Journal
+from kungfu.runtime.core.failure import NO_QUORUM_CODE
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 _LEADER = -1
@@ -120,7 +121,7 @@ class HostRecorder:
         """
         with self._lock:
             events = [event for line in self.journal.events_so_far() if (event := event_in(line)) is not None]
-            packed = [pb.Record(event=pack_event(one)) for one in events if not isinstance(one, _OF_THIS_HOST)]
+            packed = [pb.Record(event=pack_event(one)) for one in events if not _is_of_this_host(one)]
             parts = range(0, len(packed), _PART)
             peer = _LEADER if shown else _SO_FAR
             yield [pb.Records(peer=peer, records=packed[start : start + _PART]) for start in parts]
@@ -193,6 +194,11 @@ class HostRecorder:
         elif isinstance(event, PeerEndedEvent):
             self.ended.add(event.peer)
         self.has_ended = self.has_ended or isinstance(event, EndedEvent | FailedEvent)
+
+
+def _is_of_this_host(event: AnyEvent) -> bool:
+    """True if an event is about this host alone: its files, or its end when the others may have continued."""
+    return isinstance(event, _OF_THIS_HOST) or (isinstance(event, FailedEvent) and event.code == NO_QUORUM_CODE)
 
 
 def _event_or_gap(packed: bytes, now: float) -> AnyEvent:

@@ -14,9 +14,10 @@ import pytest
 from msgspec import msgpack, to_builtins
 
 from kungfu.event_log.codec import pack_event
-from kungfu.event_log.events import CalledEvent, FinishedEvent, LoggedEvent, UndefinedEvent
+from kungfu.event_log.events import CalledEvent, FailedEvent, FinishedEvent, LoggedEvent, UndefinedEvent
 from kungfu.runtime.agent.journal.journal import Journal
 from kungfu.runtime.agent.journal.recorder import HostRecorder, UndefinedSignals
+from kungfu.runtime.core.failure import NO_QUORUM_CODE
 from kungfu.runtime.ipc import messages_pb2 as pb
 from tests.runtime.agent.journal.test_journal import events_in
 
@@ -82,7 +83,7 @@ def test_a_host_that_continues_its_record_gets_each_event_of_the_leader_once(tmp
     """Peers report events without a time, and each host receives them at another time."""
 
     def events_on(host: str) -> list[dict[str, Any]]:
-        return [line for line in events_in(tmp_path / host) if line["event"] != "record"]
+        return [line for line in events_in(tmp_path / host) if line["event"] not in ("record", "failed")]
 
     def receive(host: HostRecorder, records: pb.Records) -> None:
         host.receive(records, leads=False)
@@ -94,6 +95,7 @@ def test_a_host_that_continues_its_record_gets_each_event_of_the_leader_once(tmp
             leader.event(finished(0))
         leader.replicate = lambda records: None
         leader.receive(pb.Records(peer=0, number=2, records=[record(called(2))]))
+        leader.event(FailedEvent(peer=-1, error="cut off from the others, to which it came back", code=NO_QUORUM_CODE))
         with (
             closing(Journal(tmp_path / "follower", continues=True)) as journal,
             leader.so_far(shown=False) as records,
@@ -103,6 +105,7 @@ def test_a_host_that_continues_its_record_gets_each_event_of_the_leader_once(tmp
                 receive(again, part)
     assert [line["event"] for line in events_on("follower")] == ["called", "finished", "called"]
     assert events_on("follower") == events_on("leader")
+    assert "failed" not in [line["event"] for line in events_in(tmp_path / "follower")], "the end of one host's part"
 
 
 def test_what_is_no_event_leaves_a_gap_and_the_others_are_recorded(tmp_path: Path) -> None:
