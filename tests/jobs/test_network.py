@@ -145,10 +145,11 @@ def test_the_state_reaches_two_joiners_of_a_host_over_its_slow_link_once(tmp_pat
 @SOAK
 @needs_etcd
 @pytest.mark.parametrize("cut", [pytest.param([0], id="the leader"), pytest.param([0, 1, 2], id="all hosts")])
-def test_training_and_what_all_hold_go_on_while_the_etcd_is_cut_off_and_a_lost_host_waits_for_it(
+def test_training_goes_on_while_the_etcd_is_cut_off_and_a_lost_host_waits_for_it(
     tmp_path: Path, cut: list[int]
 ) -> None:
-    """Host 0 founds the job, as the others are started later; a peer is replaced, and then host 2 loses its power."""
+    """Host 0 founds the job, as the others are started later. Changes that all hold go on too: a peer is replaced. Then
+    host 2 loses its power."""
     with ExitStack() as stack:
         net = stack.enter_context(networked(4))
         etcd = stack.enter_context(etcd_server(tmp_path, within=net.hosts[3]))
@@ -179,7 +180,7 @@ def test_training_and_what_all_hold_go_on_while_the_etcd_is_cut_off_and_a_lost_h
 
 @SOAK
 @needs_etcd
-def test_a_leader_without_peers_that_reaches_the_etcd_alone_leaves_the_job_to_the_hosts_with_peers(
+def test_a_leader_without_peers_that_only_the_etcd_hears_leaves_the_job_to_others(
     tmp_path: Path,
 ) -> None:
     with ExitStack() as stack:
