@@ -262,7 +262,8 @@ def started_on_hosts(
         itself = f"127.0.0.{host}" if member is None else member.name
         join = ["--join", f"{names[-1]}:{port}"] if listed else []
         line: list[Any] = [*join, "--self", f"{itself}:{room}", "--port", port, *options, *more]
-        return launched(tmp_path, *line, name=name, **{**given, "environment": shared, "host": member, **other})
+        settings = {**given, "host": member, **other, "environment": {**shared, **other.get("environment", {})}}
+        return launched(tmp_path, *line, name=name, **settings)
 
     jobs: list[Job] = []
     with cleared(jobs):

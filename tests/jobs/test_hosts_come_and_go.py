@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from pathlib import Path
@@ -10,7 +11,16 @@ import pytest
 
 from kungfu.cli.hosting import SECRET_KEY
 from tests.jobs.convex_runs import training
+from tests.jobs.fork_server import ROOT
 from tests.jobs.harness import Job, asked, lines_of
+
+# Only the request for admission is an hour late: gRPC mixes the clock of Python with that of the machine.
+LATE_CLOCK = """
+import time, types
+from kungfu.runtime.agent.consensus import host_admission
+late = {"time": lambda: time.time() - 3600.0, "monotonic": time.monotonic, "sleep": time.sleep}
+host_admission.time = types.SimpleNamespace(**late)
+"""
 
 
 def sizes_in(job: Job) -> list[int]:
@@ -45,6 +55,10 @@ def test_a_host_joins_through_a_follower_gets_a_peer_and_outlives_the_leader(
 
 
 def test_a_host_that_cannot_join_is_told_why_and_the_job_goes_on(tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    late.mkdir()
+    (late / "sitecustomize.py").write_text(LATE_CLOCK)
+    clock = {"PYTHONPATH": f"{late}{os.pathsep}{ROOT}"}
     with training(tmp_path, slots=(1,), size=1) as run, socket.create_server(("127.0.0.5", 0)) as other:
         run.hosts[0].steps(5)
         join, nobody = run.hosts.join, ("--join", "127.0.0.9:9", "--ready-deadline", 1)
@@ -56,11 +70,15 @@ def test_a_host_that_cannot_join_is_told_why_and_the_job_goes_on(tmp_path: Path)
             (2, "cannot listen on 127.0.0.5:", join(5, 1, *used)),
             (2, "a host with the name 127.0.0.1 is in it, at 127.0.0.1:", join(1, 1, *used, name="twice")),
             (3, "no agent at 127.0.0.9:9 accepted", join(6, 1, *nobody)),
+            (2, "its clock is 3600 s behind the clock of the host that leads", join(7, 1, environment=clock)),
         ]
         for code, why, job in reasons:
             assert why in job.end(code=code).output
         ended, *_ = run.ends(0, *(code for code, *_ in reasons))
     assert [event["host"] for event in ended.all_of("host")] == [0], "no other host has a number"
+    assert ended.all_of("host lost") + ended.all_of("failed") == []
+    told = [lines_of(job.folder / "events.jsonl") for _, why, job in reasons if "listen" not in why]
+    assert {event["event"] for _, event in told} == {"failed"}, "`kungfu why` tells it"
 
 
 def test_a_job_begins_with_some_hosts_and_a_forgotten_one_has_another_number(tmp_path: Path) -> None:
