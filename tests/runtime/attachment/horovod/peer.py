@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from kungfu.runtime.attachment.horovod import HorovodAttachment
+from kungfu.runtime.attachment.horovod import HorovodAttachment, engine
 from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder
 from kungfu.runtime.ipc.handshake import Credentials
 from kungfu.signal.operation.numpy_kernels import norm_squared
@@ -176,6 +177,17 @@ def do_break_pipe() -> dict[str, Any]:
         except BrokenPipeError as error:
             return {"error": type(error).__name__}
     return {}
+
+
+def do_stream(*, abort_after_s: float | None) -> dict[str, Any]:
+    """Sends messages without a pause until the engine of this peer, or that of another peer, is aborted."""
+    aborting = threading.Timer(abort_after_s or 0.0, engine.abort if abort_after_s else lambda: None)
+    aborting.start()
+    try:
+        while True:
+            normal(tf.stack([ME, ME]))
+    finally:
+        aborting.join()
 
 
 def do_reason() -> dict[str, Any]:

@@ -28,6 +28,7 @@ WITHOUT = ("matplotlib", "sklearn")  # not Keras: Horovod derives a class from o
 HERE, THERE = "127.0.0.1", "127.0.0.2"  # both are this machine, and two hosts to the attachment
 ME = Credentials("job", view=5, rank=0, size=2, secret=b"secret")  # of a view that no test opens
 ARGUMENTS: dict[str, Any] = {"deadline_s": 0.5, "addresses": ["127.0.0.1:1", "127.0.0.1:2"]}
+BREAKS = 12
 Answers = list[dict[str, Any]]
 
 
@@ -201,6 +202,18 @@ def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline(clus
     assert named
     assert all(answer["ranks"] == [1] for answer in named)
     ask(peers, "close")
+
+
+def test_a_connection_that_breaks_in_the_middle_of_a_message_ends_it_on_both_sides(cluster: Cluster) -> None:
+    two = cluster.peers[:2]
+    for attempt in range(BREAKS):
+        open_view(two, deadline_s=120.0)
+        two[attempt % 2].tell("stream", abort_after_s=0.02 + 0.007 * attempt)
+        two[1 - attempt % 2].tell("stream", abort_after_s=None)
+        for answer in [peer.hear() for peer in two]:
+            assert answer["error"] in ("UnknownError", "FailedPreconditionError")
+            assert answer["seconds"] < 60, "an engine may wait for 120 s for a connection"
+    ask(two, "close")
 
 
 def test_a_killed_peer_ends_the_message_and_the_others_go_on_in_a_new_view(cluster: Cluster) -> None:
