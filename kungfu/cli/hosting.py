@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kungfu.errors import UsageError
+from kungfu.event_log.values import counted
 from kungfu.runtime.hosts import (
     Host,
     StoreAddress,
@@ -203,8 +204,8 @@ def _min_hosts(given: argparse.Namespace, hosts: Sequence[Host], *, size: int) -
     if size > slots and (number or 0) <= len(hosts):
         names = given.hosts if given.hosts is not None else given.own_name
         raise UsageError(
-            f"-np {size}: {names} has room for {slots} peers; give the hosts more slots, or the job fewer peers, or "
-            "begin when hosts have joined (--min-hosts)"
+            f"-np {size}: {names} has room for {counted(slots, 'peer')}; give the hosts more slots, or the job fewer "
+            "peers, or begin when hosts have joined (--min-hosts)"
         )
     return number or 0
 
