@@ -62,6 +62,8 @@ def compiled(model: Any, phase: int, optimizer: Any = None) -> Any:
 class Waiting(keras.callbacks.Callback):
     """Awaits so many offers after some steps of the job; kills the doomed peer in the middle of the second fit.
 
+    The one that is left then awaits the offer of another only if a spare has not come in already.
+
     ``ready``: By step of the job, how many times spares have to be ready before it goes on.
     ``keep``: The step of the job after which a checkpoint is asked for, and the one that no peer goes on from."""
 
@@ -89,7 +91,7 @@ class Waiting(keras.callbacks.Callback):
         if times := ready.get(self._training.step_number):
             await_events(self._record, '"state":"ready"', times)
         offers = wait.get(self._training.step_number)
-        if offers:
+        if offers and (doomed is None or self._training.size == 1):
             await_offer(self._record, self.model.fit.attached.training, offers)
 
 
