@@ -22,7 +22,7 @@ _ADVICE = {
     grpc.StatusCode.PERMISSION_DENIED: "; it must let everybody write, without a user name",
     grpc.StatusCode.INVALID_ARGUMENT: "; it must let everybody write, without a user name",
     grpc.StatusCode.UNIMPLEMENTED: "; is it an etcd 3.4 or later?",
-    grpc.StatusCode.UNAVAILABLE: "; is it an etcd without TLS? TLS is not supported yet",
+    grpc.StatusCode.UNAVAILABLE: "; it must have most of its members, and no TLS, which is not supported yet",
 }
 
 
@@ -138,7 +138,4 @@ class Etcd:
                 raise StoreError(f"{name} has not answered for {self._deadline_s:g} s") from error
             if code is grpc.StatusCode.UNAVAILABLE and rpc.is_refused(self.address):
                 raise StoreError(f"{name} does not run: its port refuses connections") from error
-            said = error.details() or code.name
-            # An etcd without a majority of its members says so itself.
-            advice = "" if "etcdserver: no leader" in said else _ADVICE.get(code, "")
-            raise StoreError(f"{name}: {said}{advice}") from error
+            raise StoreError(f"{name}: {error.details() or code.name}{_ADVICE.get(code, '')}") from error
