@@ -163,7 +163,7 @@ def test_a_missing_compiler_is_told_before_any_peer_starts(
             ("--spares 1:loaded with bash run.sh", "takes `python` with a script", "without `:loaded` takes any"),
         ),
         (("-np", "1", "no-such-program"), ("cannot run 'no-such-program'",)),
-        (("-np", "2", "-H", "127.0.0.1:1"), ("has room for 1 peers",)),
+        (("-np", "2", "-H", "127.0.0.1:1"), ("has room for 1 peer;",)),
     ],
 )
 def test_a_command_line_that_cannot_work_is_refused_before_anything_starts(

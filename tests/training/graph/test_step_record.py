@@ -68,7 +68,7 @@ FOLLOWS = {
 }  # fmt: skip
 
 
-def test_a_record_of_averages_has_the_steps_of_each_window_once_whether_a_rule_reads_them_or_not():
+def test_a_record_of_averages_has_the_steps_of_each_window_with_and_without_rules():
     reading = Policy("reading", lambda training: control.every(4).rescale(2))
     for policies in ([], [reading]):
         plan = compile_policies(policies, sync=control.average_models(every=3))
