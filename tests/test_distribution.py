@@ -121,8 +121,8 @@ def works(environment: Path, folder: Path) -> None:
 
 
 def lacks_extras(environment: Path, folder: Path, extras: Iterable[str]) -> None:
-    """Each command of these extras says what to install; `folder` holds what `works` has left."""
-    start, name = ("kungfu-run", "-np", 1), "train.py"
+    """Each command of these extras says what to install; `folder` holds what `works` has left: a run of first steps."""
+    start, name, folder = ("kungfu-run", "-np", 1), "../train.py", folder / "first steps"
     commands = {
         "metrics": (*start, "--metrics-port", 0, environment / "bin" / "python", name),
         "page": (*start, "--page", environment / "bin" / "python", name),

@@ -139,7 +139,7 @@ def test_the_first_host_founds_no_job_beside_that_of_a_host_which_had_joined_it(
     assert bool([*passes]) == founds, "it asks until it is interrupted, or has founded the job at once"
 
 
-def test_the_first_host_waits_for_a_recorded_host_that_cannot_be_reached_and_names_the_fix(
+def test_the_first_host_waits_for_a_recorded_host_that_cannot_be_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kungfu.runtime.agent.consensus.host_admission._REQUEST_DEADLINE_S", 0.1)
