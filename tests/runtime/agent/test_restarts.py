@@ -66,7 +66,7 @@ def test_a_folder_in_which_no_job_has_started_begins_anew(tmp_path: Path) -> Non
     assert plan_restart(tmp_path, job_in(tmp_path)) is None
 
 
-def test_the_hosts_that_may_go_on_with_a_job_are_those_of_its_record_that_have_not_left(tmp_path: Path) -> None:
+def test_hosts_of_a_record_that_have_not_left_may_go_on_with_its_job(tmp_path: Path) -> None:
     def host(number: int, kind: str = "host", **given: Any) -> dict[str, Any]:
         return {"event": kind, "host": number, "name": "abcd"[number], **given}
 
