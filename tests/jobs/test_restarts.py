@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
