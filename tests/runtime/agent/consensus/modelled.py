@@ -373,7 +373,9 @@ class ModelledAgent:
         if outcome == "no quorum":
             self.leave()
             return
-        self.world.note_performed(self, number, self.uncommitted)
+        # A host leaves the list after a quorum holds a view without its peers: no earlier view is in force then.
+        in_force = [one for one in self.uncommitted if _hosts_of(one) <= hosts.listed.keys()]
+        self.world.note_performed(self, number, in_force)
         self.world.is_over |= bool(end)
         waited_s = self.world.now - quorate_at
         assert waited_s <= HEARTBEAT_S + TICK_S or self.stops != stops, "a quorum waits for late agents no longer"
@@ -492,6 +494,12 @@ class ModelledAgent:
 
     def farewell(self) -> pb.ReplicateRequest:
         return pb.ReplicateRequest(leaves=True)
+
+
+def _hosts_of(cluster: Cluster) -> Set[int]:
+    """The hosts with a peer of the view."""
+    assert cluster.view is not None
+    return {cluster.hosts.of[peer] for peer in cluster.view.ids}
 
 
 class World:

@@ -233,7 +233,7 @@ class WaitsLong(ModelledAgent):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (LowestStands, "have no leader after"), (BeatsOn, "have no leader after"), (EndsOthers, "is told an end"),
+        (LowestStands, "have no leader after|: no quorum"), (BeatsOn, "have no leader after"), (EndsOthers, "is told an end"),
         (WaitsLong, "waits for late agents no longer"),
     ],
 )  # fmt: skip
