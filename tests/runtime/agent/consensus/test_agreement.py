@@ -233,8 +233,8 @@ class WaitsLong(ModelledAgent):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (LowestStands, "have no leader after|: no quorum"), (BeatsOn, "have no leader after"), (EndsOthers, "is told an end"),
-        (WaitsLong, "waits for late agents no longer"),
+        (LowestStands, "have no leader after|: no quorum"), (BeatsOn, "have no leader after"),
+        (EndsOthers, "is told an end"), (WaitsLong, "waits for late agents no longer"),
     ],
 )  # fmt: skip
 def test_the_machine_finds_each_fault_that_was_mended(kind: type[ModelledAgent], why: str) -> None:
