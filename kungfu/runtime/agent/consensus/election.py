@@ -205,9 +205,7 @@ def elected_by(
     # agent has voted for the candidate of a later term.
     if not tally.is_quorum or log.snapshot is None or not consensus.become_leader(consensus.job, term):
         return None
-    # A host that is off the list already does not join again, although its removal is not committed.
-    listed = listed_in(log) or consensus.hosts
-    members = log.members & listed.keys() & {consensus.host, *reached}
+    members = log.members & (listed_in(log) or consensus.hosts).keys() & {consensus.host, *reached}
     requests = parse_request_log(log.requests)
     return Elected(term, log.version, log.snapshot, requests, tally.voters, members, log.possible_clusters)
 

@@ -14,7 +14,7 @@ The action is a pure function of an `ElectionRound`; ``election`` requests the v
 |                                                              | the votes                                             |
 | a quorum of pre-votes; a lower host has not counted its own  | wait for its count, for at most ``--heartbeat``       |
 | a quorum of pre-votes; this host has voted for another one   | wait for its messages, for at most ``--heartbeat``    |
-| no quorum of pre-votes                                       | wait for a leader                                     |
+| no quorum of pre-votes; or this host is off the list         | wait for a leader                                     |
 | the round is not quorate, after the deadline                 | stop: the others may have continued                   |
 
 The lowest host among *those with a quorum of pre-votes* stands. The lowest host among those that answer would not do:
@@ -163,7 +163,9 @@ def next_action(at: ElectionRound) -> Action:
     is_heard = any(vote.hears_leader for vote in others.values())
     has_rival = any(at.is_rival(host, vote) for host, vote in others.items())
     has_voted = at.now - at.voted_at <= at.heartbeat_s
-    if not tally.is_quorum or is_heard or has_rival or has_voted:
+    # A host that is off the list does not lead: the others do not ask for its vote.
+    is_off = at.host not in tally.log.members
+    if not tally.is_quorum or is_off or is_heard or has_rival or has_voted:
         return "wait"
     # A voter, this host too, refuses terms up to the last one in which it has followed or voted.
     term = max([at.log.term, at.voted_term, *(vote.voted_term for vote in others.values())]) + 1

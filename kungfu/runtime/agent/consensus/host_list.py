@@ -64,6 +64,14 @@ class HostList:
         absent = {number: self.absent_since.get(number, now) for number in self.listed if number not in present}
         return self if absent == self.absent_since else replace(self, absent_since=absent)
 
+    def covers(self, cluster: Cluster) -> bool:
+        """True if all hosts with a peer of the cluster's view are listed.
+
+        A host leaves the list only after a quorum holds a view without its peers: an earlier view, which needs the
+        host, is not in force any more."""
+        hosts = set[int]() if cluster.view is None else {cluster.hosts.of.get(peer, 0) for peer in cluster.view.ids}
+        return hosts <= self.listed.keys()
+
     def may_leave(self, number: int, clusters: Iterable[Cluster]) -> bool:
         """True if an absent host runs no peer of a view in ``clusters``, the states that may be in force."""
         return number in self.absent_since and not any(

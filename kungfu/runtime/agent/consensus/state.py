@@ -122,13 +122,16 @@ class FollowerLog:
 
     @property
     def possible_clusters(self) -> tuple[Cluster, ...]:
-        """Every cluster that may be valid: the last committed cluster and all later ones."""
-        return tuple(cluster for _, cluster in self.uncommitted)
+        """Every cluster that may be valid: the last committed cluster and all later ones, see `HostList.covers`."""
+        hosts = self.snapshot.hosts if listed_in(self) and self.snapshot is not None else None
+        return tuple(cluster for _, cluster in self.uncommitted if hosts is None or hosts.covers(cluster))
 
     @property
     def members(self) -> frozenset[int]:
-        """The hosts of any cluster that may be valid: a host whose removal is not committed may still be a member."""
-        return frozenset().union(*(cluster.hosts.known for cluster in self.possible_clusters))
+        """The hosts of any cluster that may be valid, without those off the list: a host whose removal is not committed
+        may still be a member."""
+        known = frozenset[int]().union(*(cluster.hosts.known for cluster in self.possible_clusters))
+        return known & (listed_in(self).keys() or known)
 
 
 def listed_in(log: FollowerLog) -> Mapping[int, Host]:

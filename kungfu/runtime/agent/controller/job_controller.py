@@ -205,7 +205,7 @@ class JobController:
 
         An uncommitted state without a view requires no other hosts either: before the first view no agent is elected.
         """
-        begun = [one for one in self._uncommitted if one.view is not None]
+        begun = [one for one in self._uncommitted if one.view is not None and self.hosts.covers(one)]
         return not begun or self._context.agreement.is_quorum(begun, hosts)
 
     def end_without_quorum(self, hosts: frozenset[int] | None = None) -> Ending | None:

@@ -345,8 +345,13 @@ class ModelledAgent:
     def _with_slots(self, slots: dict[int, int]) -> Cluster:
         return replace(self.cluster, hosts=replace(self.cluster.hosts, slots=slots))
 
+    @property
+    def possible_clusters(self) -> Sequence[Cluster]:
+        assert self.snapshot is not None
+        return [one for one in self.uncommitted if self.snapshot.hosts.covers(one)]
+
     def is_quorum(self, hosts: Collection[int]) -> bool:
-        return has_quorum(self.uncommitted, frozenset(hosts))
+        return has_quorum(self.possible_clusters, frozenset(hosts))
 
     def _decide(self, cluster: Cluster, hosts: HostList | None = None, *, end: bytes = b"") -> MainLoop:
         """Decides, and performs the decision when it may; ``hosts`` are the list of hosts, if it changes."""
@@ -373,9 +378,7 @@ class ModelledAgent:
         if outcome == "no quorum":
             self.leave()
             return
-        # A host leaves the list after a quorum holds a view without its peers: no earlier view is in force then.
-        in_force = [one for one in self.uncommitted if _hosts_of(one) <= hosts.listed.keys()]
-        self.world.note_performed(self, number, in_force)
+        self.world.note_performed(self, number, self.possible_clusters)
         self.world.is_over |= bool(end)
         waited_s = self.world.now - quorate_at
         assert waited_s <= HEARTBEAT_S + TICK_S or self.stops != stops, "a quorum waits for late agents no longer"
@@ -494,12 +497,6 @@ class ModelledAgent:
 
     def farewell(self) -> pb.ReplicateRequest:
         return pb.ReplicateRequest(leaves=True)
-
-
-def _hosts_of(cluster: Cluster) -> Set[int]:
-    """The hosts with a peer of the view."""
-    assert cluster.view is not None
-    return {cluster.hosts.of[peer] for peer in cluster.view.ids}
 
 
 class World:
@@ -646,7 +643,7 @@ class World:
 
     @staticmethod
     def _clusters(agent: ModelledAgent) -> Sequence[Cluster]:
-        return agent.uncommitted if agent.consensus.is_leader else agent.consensus.log.possible_clusters
+        return agent.possible_clusters if agent.consensus.is_leader else agent.consensus.log.possible_clusters
 
     def _reach_each_other(self, one: ModelledAgent, other: ModelledAgent) -> bool:
         """True if there is a link between two agents, and neither of them has given up the other one."""
