@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kungfu.runtime.agent.consensus.election_round import Action, ElectionRound, Stand, next_action
-from kungfu.runtime.agent.consensus.state import FollowerLog
+from kungfu.runtime.agent.consensus.host_list import founded
+from kungfu.runtime.agent.consensus.state import FollowerLog, parse_snapshot, serialize_snapshot
+from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from tests.runtime.agent.consensus.agents import state
 
@@ -76,6 +79,16 @@ def test_a_host_whose_removal_is_not_committed_is_a_member_still() -> None:
     assert action(2, {1: vote(), 3: removed}) == Stand(2, frozenset({1, 3}))
     assert action(2, {1: vote(True), 3: removed}) == "wait", "it is lower"
     assert action(1, {2: vote(), 3: removed}) == Stand(2, frozenset({2, 3}))
+
+
+def test_a_host_off_the_list_does_not_lead_and_no_view_that_needs_it_counts() -> None:
+    """Without this the host and another one, which does not ask for its vote, split each election."""
+    moved = parse_snapshot(state(2, 3, 4, hosts=5, version=2, first=5, gone=frozenset({1})))
+    listed = founded(Host(f"host-{number}", 1, 1) for number in range(5))
+    kept, off = (serialize_snapshot(replace(moved, hosts=one)) for one in (listed, listed.without([1])))
+    assert action(2, {3: vote(version=5, text=kept)}) == "wait", "two of five may be too few"
+    assert action(2, {3: vote(version=5, text=off)}) == Stand(2, frozenset({3}))
+    assert action(1, {2: vote(), 3: vote(version=5, text=off), 4: vote()}) == "wait"
 
 
 def test_a_newer_log_that_no_quorum_can_hold_keeps_nobody_from_an_election() -> None:
