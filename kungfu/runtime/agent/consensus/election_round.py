@@ -80,7 +80,8 @@ def count_votes(host: int, log: FollowerLog, votes: Mapping[int, pb.VoteReply]) 
 
 @dataclass(frozen=True)
 class Stand:
-    """The action of a candidate: requests the votes of the ``voters``, all members that it reaches, in ``term``."""
+    """The action of a candidate: requests the votes of the ``voters``, all members that it reaches and all hosts with the
+    newest state, in ``term``."""
 
     term: int
     voters: frozenset[int]
@@ -167,6 +168,9 @@ def next_action(at: ElectionRound) -> Action:
     is_off = at.host not in tally.log.members
     if not tally.is_quorum or is_off or is_heard or has_rival or has_voted:
         return "wait"
+    # A host that its own, newest state takes off the list is asked for that state.
+    newest = tally.log.term, tally.log.version
+    voters = others | {host: vote for host, vote in at.votes.items() if (vote.term, vote.version) == newest}
     # A voter, this host too, refuses terms up to the last one in which it has followed or voted.
-    term = max([at.log.term, at.voted_term, *(vote.voted_term for vote in others.values())]) + 1
-    return Stand(term, frozenset(others))
+    term = max([at.log.term, at.voted_term, *(vote.voted_term for vote in voters.values())]) + 1
+    return Stand(term, frozenset(voters))
