@@ -80,8 +80,8 @@ def count_votes(host: int, log: FollowerLog, votes: Mapping[int, pb.VoteReply]) 
 
 @dataclass(frozen=True)
 class Stand:
-    """The action of a candidate: requests the votes of the ``voters``, all members that it reaches and all hosts with the
-    newest state, in ``term``."""
+    """The action of a candidate: requests the votes of the ``voters`` in ``term``: of all members that it reaches, and
+    of all hosts with the newest state."""
 
     term: int
     voters: frozenset[int]
