@@ -91,7 +91,9 @@ Not like Raft:
 - Nothing is stored on disk. A restarted agent is a new agent (another *incarnation*) and must be admitted again; a job
   is over when all its agents end. Votes need not outlive a process: a restarted agent is in no job and has no vote.
 - A change of the list of hosts is a single-server change, but no quorum depends on it: a listed host without a peer of
-  the view counts in no quorum.
+  the view counts in no quorum. A host leaves the list after a quorum holds a view without its peers. So under a list
+  without this host, earlier views count no more, and the host has no vote and is no candidate: others would not ask for
+  its vote, and an election could be split each time.
 - No timeout is randomized. Of the agents with a quorum of pre-votes, the lowest number is candidate: votes rarely
   split.
 - A minority does not wait: its hosts end their peers and exit, because the other hosts continue to train and the
