@@ -46,20 +46,23 @@ def test_training_goes_on_while_the_etcd_is_lost_and_a_lost_host_waits_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with etcd_server(tmp_path) as etcd, training(tmp_path, *store(etcd), slots=(1, 1), size=2) as run:
-        here, there = run.hosts.jobs
+        # The host that leads is the one that came first.
+        leads = run.hosts[0].event("host")["host"]
+        here, there = run.hosts[leads], run.hosts[1 - leads]
         here.steps(10)
         with etcd.frozen():
-            assert "has not answered" in here.event("store", host=0, state="lost")["why"]
+            assert "has not answered" in here.event("store", host=leads, state="lost")["why"]
             here.steps(len(lines_of(here.folder / "metrics.jsonl")) + 20)
             assert asked(there.folder, capsys, "checkpoint")["state"] == "carried out", "all holders acknowledge it"
             there.signal(signal.SIGKILL)
             here.event("store", state="awaited")
             assert "recovered" not in {event["event"] for event in lines_of(here.folder / "events.jsonl")}
-        here.event("store", host=0, state="back")
+        here.event("store", host=leads, state="back")
         here.event("recovered", to=1)
         etcd.end()
         here.steps(len(lines_of(here.folder / "metrics.jsonl")) + 20)
-        ended, _ = run.ends(0, -signal.SIGKILL)
+        codes = {here: 0, there: -signal.SIGKILL}
+        ended = run.ends(*(codes[job] for job in run.hosts.jobs), tells=leads)[leads]
     assert ended.sizes == [2, 1]
     assert "does not run" in ended.output
 
