@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.jobs.convex_runs import NO_QUORUM_CODE, training
-from tests.jobs.harness import awaited, lines_of, networked
+from benchmarks.emulation.network import Network
+from tests.jobs.convex_runs import NO_QUORUM_CODE, Run, training
+from tests.jobs.harness import Job, awaited, lines_of, networked
 from tests.runtime.agent.etcd_server import etcd_server, needs_etcd
 from tests.soak import SOAK
 
@@ -142,6 +144,16 @@ def test_the_state_reaches_two_joiners_of_a_host_over_its_slow_link_once(tmp_pat
     assert STATE_MB < came_mb < 1.7 * STATE_MB, "with calls and messages, and not once for each joiner"
 
 
+@contextmanager
+def beside_an_etcd(tmp_path: Path, *, slots: tuple[int], size: int) -> Iterator[tuple[Network, Run, Job]]:
+    """A job that host 0 has founded without a list, and that begins with two more hosts; the last host has the etcd."""
+    with networked(4) as net, etcd_server(tmp_path, within=net.hosts[3]) as etcd:
+        line = [*HOROVOD, "--store", f"etcd://{etcd.address}", "--job", "digits", "--min-hosts", 3]
+        with training(tmp_path, *line, slots=slots, size=size, listed=False, within=net) as run:
+            run.hosts[0].event("host", host=0)
+            yield net, run, run.hosts[0]
+
+
 @SOAK
 @needs_etcd
 @pytest.mark.parametrize("cut", [pytest.param([0], id="the leader"), pytest.param([0, 1, 2], id="all hosts")])
@@ -150,13 +162,7 @@ def test_training_goes_on_while_the_etcd_is_cut_off_and_a_lost_host_waits_for_it
 ) -> None:
     """Host 0 founds the job, as the others are started later. Changes that all hold go on too: a peer is replaced. Then
     host 2 loses its power."""
-    with ExitStack() as stack:
-        net = stack.enter_context(networked(4))
-        etcd = stack.enter_context(etcd_server(tmp_path, within=net.hosts[3]))
-        line = [*HOROVOD, "--store", f"etcd://{etcd.address}", "--job", "digits", "--min-hosts", 3]
-        run = stack.enter_context(training(tmp_path, *line, slots=(2,), size=3, listed=False, within=net))
-        leader = run.hosts[0]
-        leader.event("host", host=0)
+    with beside_an_etcd(tmp_path, slots=(2,), size=3) as (net, run, leader):
         follower, other = run.hosts.join(2, 1), run.hosts.join(3, 1)
         follower.steps(10)
         machine = other.event("host", pid=other.process.pid)["host"]
@@ -183,13 +189,7 @@ def test_training_goes_on_while_the_etcd_is_cut_off_and_a_lost_host_waits_for_it
 def test_a_leader_without_peers_that_only_the_etcd_hears_leaves_the_job_to_others(
     tmp_path: Path,
 ) -> None:
-    with ExitStack() as stack:
-        net = stack.enter_context(networked(4))
-        etcd = stack.enter_context(etcd_server(tmp_path, within=net.hosts[3]))
-        line = [*HOROVOD, "--store", f"etcd://{etcd.address}", "--job", "digits", "--min-hosts", 3]
-        run = stack.enter_context(training(tmp_path, *line, slots=(1,), size=2, listed=False, within=net))
-        leader = run.hosts[0]
-        leader.event("host", host=0)
+    with beside_an_etcd(tmp_path, slots=(1,), size=2) as (net, run, leader):
         others = [run.hosts.join(2, 1), run.hosts.join(3, 1)]
         leader.steps(10)
         leader.signal(signal.SIGTERM, peer=0)

@@ -223,6 +223,7 @@ class Agent:
 
         settings, name = context.settings, secrets.token_hex(4)
         if self._several_hosts:
+            former = former_job(self._journal.folder)
             try:
                 supervisor = context.supervisor
                 context.agreement.open()
@@ -230,15 +231,15 @@ class Agent:
                     context.job, settings, found=partial(self._found, name), interrupted=interrupted,
                     leader=context.agreement.leader,
                     incarnation=context.consensus.incarnation, threads=supervisor.threads,
-                    devices=len(supervisor.devices), former=former_job(self._journal.folder),
+                    devices=len(supervisor.devices), former=former,
                     on_number=lambda number: setattr(context.consensus, "host", number),
                 )  # fmt: skip
             # The job refuses this host, or no leader has admitted it in time.
             except KungfuError as error:
                 code = 3 if isinstance(error, DeadlineExceeded) else 2
                 # The record of a job that this host was in before does not end here.
-                is_new = not former_job(self._journal.folder).names
-                return self._failed(str(error), code) if is_new else Ending(code, Failure(-1, str(error), code))
+                failure = Failure(-1, str(error), code)
+                return Ending(code, failure) if former.names else self._failed(str(error), code)
             # A signal came during the request for admission.
             if interrupts:
                 return Ending(128 + interrupts[0].number)

@@ -81,6 +81,12 @@ class EtcdServer:
         finally:
             self.signal(signal.SIGCONT)
 
+    def lose_data(self) -> None:
+        """Kills it, and starts it without its data."""
+        self.end()
+        shutil.rmtree(self.folder / "data")
+        self.start()
+
     def end(self) -> None:
         """Kills it; does nothing if it does not run."""
         if self._process is not None:

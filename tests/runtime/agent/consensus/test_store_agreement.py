@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -287,9 +286,7 @@ def test_a_leader_whose_lease_has_ended_campaigns_anew_in_its_term(tmp_path: Pat
 @needs_etcd
 def test_an_etcd_that_has_lost_its_data_strikes_no_host_any_more(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, begun(server, state(0, 1, hosts=2), count=2) as job:
-        server.end()
-        shutil.rmtree(tmp_path / "data")
-        server.start()
+        server.lose_data()
         everybody, agreement = frozenset({0, 1}), job.agreements[0]
         assert wait_for(lambda: job.reported.empty() or "lost the keys" in job.reported.get())
         assert job.acts_on(0, state(0, 1, 1, hosts=2, version=2)), "every holder has acknowledged it"
@@ -300,9 +297,7 @@ def test_an_etcd_that_has_lost_its_data_strikes_no_host_any_more(tmp_path: Path)
 def test_no_job_is_founded_beside_one_whose_keys_are_lost(tmp_path: Path) -> None:
     """Its agents register again with their leases; the newcomer, which no list names, knows nobody else."""
     with etcd_server(tmp_path) as server, begun(server, state(0, 1, hosts=2), count=2) as job:
-        server.end()
-        shutil.rmtree(tmp_path / "data")
-        server.start()
+        server.lose_data()
         assert wait_for(lambda: "hosts/0" in server.keys(job.prefix))
         etcd, consensus = Etcd(server.address, job.prefix, deadline_s=5.0), ConsensusState(-1, {0: OWN})
         newcomer = StoreAgreement(etcd, consensus, QUICK.deadlines, notify=ignore)
